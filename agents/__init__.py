@@ -1,0 +1,1 @@
+"""The searchers: the RLlib agent, the baselines, and the portfolio that runs them together."""

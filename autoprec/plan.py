@@ -1,0 +1,294 @@
+"""The plan: which format each unit of a model runs in, and the measured evidence for it.
+
+Plans are data, never code. This module needs pydantic only, so that a tool without torch can read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from autoprec.errors import PlanError
+
+SCHEMA = "autoprec.plan/1"
+MAX_PLAN_BYTES = 64 * 2**20
+"""Largest plan file that is read. A plan of 10 000 modules takes about 2 MB."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Interval(_Model):
+    """An estimate with its bootstrap 95% interval."""
+
+    value: Finite
+    low: Finite
+    high: Finite
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Interval:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"expected low <= value <= high, got {self.low}, {self.value}, {self.high}")
+        return self
+
+
+class ModulePlan(_Model):
+    """How one module computes.
+
+    Attributes:
+        path: The module's name in `model.named_modules()`.
+        operation: What it computes.
+        implementation: The kernel, a name that `autoprec.kernels.registry` knows for the unit's format.
+        input_range: Smallest and largest input seen in calibration; needed by static formats only.
+    """
+
+    path: Name
+    operation: Literal["linear", "conv2d", "embedding"]
+    implementation: Name
+    input_range: tuple[Finite, Finite] | None = None
+
+
+class UnitPlan(_Model):
+    """One precision decision: the modules that share it, and the format they run in."""
+
+    name: Name
+    format: Name
+    modules: Annotated[tuple[ModulePlan, ...], Field(min_length=1)]
+
+
+class Device(_Model):
+    """Where something was measured.
+
+    Attributes:
+        name: Processor or accelerator, as the operating system names it.
+        capability: What its kernels are chosen by, for example `AVX512_VNNI+BF16`.
+        runtime: What executed the model, for example `eager`.
+        threads: CPU threads used inside one operation.
+        versions: Library name to version, those that change speed or numerics.
+    """
+
+    name: Name
+    capability: str
+    runtime: Name
+    threads: Annotated[int, Field(ge=1)]
+    versions: dict[str, str]
+
+
+class Quality(_Model):
+    """Quality before and after, higher is better.
+
+    Attributes:
+        metric: What was judged, in words.
+        split: The part of the data it was judged on: `final` (held out) or `search`.
+        baseline: Quality of the model as it came.
+        plan: Quality under the plan.
+        drop: `baseline - plan`.
+        reported: Further metrics, name to (baseline, plan), for people; not used by the search.
+    """
+
+    metric: Name
+    split: Literal["search", "final"]
+    baseline: Finite
+    plan: Finite
+    drop: Finite
+    reported: dict[str, tuple[Finite, Finite]] = {}
+
+
+class Evidence(_Model):
+    """What was measured for this plan, fresh, after the search had ended.
+
+    Attributes:
+        workload: Reference of the workload that was measured.
+        fingerprint: Fingerprint of weights, quality code, data and shapes that the figures hold for.
+        objective: What was asked for.
+        max_quality_drop: The limit that was asked for, absolute; `None` for the whole front.
+        baseline_ms: Median time of one run of the model as it came, in milliseconds.
+        plan_ms: Median time of one run under the plan, in milliseconds.
+        speedup: Against the model as it came.
+        speedup_over_lossless: Against the best lossless plan (same numbers, faster kernels).
+        baseline_bytes: Bytes held by parameters and buffers of the model as it came.
+        plan_bytes: The same under the plan, packed weights included.
+        quality: Quality before and after.
+        shapes: The inputs that were timed, in words.
+        device: Where it was measured.
+        searcher: Which searcher proposed the plan.
+        measured_runs: How many measured runs the search had spent.
+        pairs: How many pairs of interleaved timings stand behind `speedup`.
+        measured_at: UTC time, ISO 8601.
+    """
+
+    workload: Name
+    fingerprint: Name
+    objective: Literal["latency", "throughput", "memory"]
+    max_quality_drop: Finite | None
+    baseline_ms: Finite
+    plan_ms: Finite
+    speedup: Interval
+    speedup_over_lossless: Interval | None
+    baseline_bytes: Annotated[int, Field(ge=0)]
+    plan_bytes: Annotated[int, Field(ge=0)]
+    quality: Quality
+    shapes: tuple[str, ...]
+    device: Device
+    searcher: Name
+    measured_runs: Annotated[int, Field(ge=0)]
+    pairs: Annotated[int, Field(ge=1)]
+    measured_at: Name
+
+
+class Plan(_Model):
+    """A deployable precision plan (`autoprec.plan/1`).
+
+    Attributes:
+        schema_version: Always `autoprec.plan/1`; written as `schema`.
+        architecture: Fingerprint of the model structure that the plan fits.
+        units: Every unit, the untouched ones too.
+        left: Modules with weights that no unit covers, path to the reason. They run as they came.
+        evidence: What was measured, if anything was.
+    """
+
+    schema_version: Literal["autoprec.plan/1"] = Field(default=SCHEMA, alias="schema")
+    architecture: Name
+    units: Annotated[tuple[UnitPlan, ...], Field(min_length=1)]
+    left: dict[str, str] = {}
+    evidence: Evidence | None = None
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Plan:
+        _refuse_repeats("unit", (unit.name for unit in self.units))
+        _refuse_repeats("module", (module.path for unit in self.units for module in unit.modules))
+        return self
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """Unit name to format."""
+        return {unit.name: unit.format for unit in self.units}
+
+    @property
+    def key(self) -> str:
+        """Digest of what the plan makes a model do: module, format, implementation and input range."""
+        rows = sorted(
+            (module.path, unit.format, module.implementation, module.input_range)
+            for unit in self.units
+            for module in unit.modules
+        )
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+
+    def to_json(self) -> str:
+        """Return the plan as indented JSON, with a newline at the end."""
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to `path` in one step, so that a reader never sees half a file.
+
+        Raises:
+            PlanError: The file cannot be written.
+        """
+        target = Path(path)
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=target.parent, prefix=target.name, delete=False
+            ) as file:
+                file.write(self.to_json())
+            Path(file.name).chmod(0o644)
+            os.replace(file.name, target)
+        except OSError as error:
+            raise PlanError(f"cannot write plan {str(target)!r}: {error.strerror or error}") from error
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read and validate a plan file.
+
+        Raises:
+            PlanError: The file is missing, too large, not JSON, or not a valid plan; names the place.
+        """
+        source = Path(path)
+        try:
+            size = source.stat().st_size
+            if size > MAX_PLAN_BYTES:
+                raise PlanError(
+                    f"plan {str(source)!r} has {size / 2**20:.0f} MB, more than the {MAX_PLAN_BYTES // 2**20} MB "
+                    "that a plan may have; is it a plan?"
+                )
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise PlanError(f"cannot read plan {str(source)!r}: {reason}") from error
+        return cls.from_json(text, source=str(source))
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "plan") -> Plan:
+        """Validate a plan given as JSON text; `source` names it in errors.
+
+        Raises:
+            PlanError: The text is not a valid plan; names the first place that is wrong.
+        """
+        try:
+            data = json.loads(
+                text,
+                parse_constant=_refuse_constant,
+                parse_float=_finite_float,
+                object_pairs_hook=_distinct_keys,
+            )
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"{source} is not a valid plan: {error}") from error
+        if not isinstance(data, dict):
+            raise PlanError(f"{source} is not a plan: expected a JSON object, got {type(data).__name__}")
+        if data.get("schema") != SCHEMA:
+            raise PlanError(
+                f"{source} has schema {data.get('schema')!r}; this version reads {SCHEMA!r}. "
+                "Use the AutoPrec version that wrote it, or tune again."
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the plan as a whole"
+            more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+            raise PlanError(f"{source} is not a valid plan: at {place}: {first['msg']}{more}") from error
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the published JSON Schema of plan files, as kept in `docs/plan.schema.json`."""
+    schema = Plan.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
+
+
+def _refuse_repeats(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name!r} appears twice")
+        seen.add(name)
+
+
+def _refuse_constant(token: str) -> NoReturn:
+    raise ValueError(f"{token} is not a finite number")
+
+
+def _finite_float(token: str) -> float:
+    value = float(token)
+    if not math.isfinite(value):
+        raise ValueError(f"{token} is not a finite number")
+    return value
+
+
+def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    _refuse_repeats("key", keys)
+    return dict(pairs)

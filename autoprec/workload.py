@@ -1,0 +1,457 @@
+"""Workloads: the user's model, its inputs and how its quality is judged; loading and fingerprints.
+
+Importing this module is light; torch is imported when a workload is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from autoprec.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Split = Literal["search", "final"]
+FIDELITY = "fidelity to the fp32 outputs (1 - relative L2 error)"
+"""Name of the quality used where a workload has none of its own."""
+ENTRY_POINTS = "autoprec.workloads"
+
+
+@dataclass(frozen=True)
+class Example:
+    """Inputs that are timed, and how much of the traffic looks like them.
+
+    Attributes:
+        inputs: A tensor, a tuple of positional arguments, or a dict of keyword arguments.
+        weight: Share of the traffic, relative to the other examples; above 0.
+        name: For people.
+    """
+
+    inputs: Any
+    weight: float = 1.0
+    name: str = ""
+
+
+class Workload:
+    """Base class for workloads. Override `build_model` and `example_inputs`; the rest is optional.
+
+    A class with these methods works without inheriting. `quality` may take a keyword `split`
+    (`"search"` or `"final"`): the search is then judged on one part of the data and its winners on the other.
+    """
+
+    quality_name: str = "quality"
+    """What `quality` measures, in words."""
+    groups: tuple[str, ...] = ()
+    """Regular expressions over module names; the modules that one matches in full are one unit."""
+    exclude: tuple[str, ...] = ()
+    """Regular expressions over module names; modules that one matches in full are left as they came."""
+
+    def build_model(self) -> nn.Module:
+        """Return the model, in eval mode, with its weights."""
+        raise WorkloadError(f"{type(self).__name__} has no build_model(): define it to return the model")
+
+    def example_inputs(self) -> Any:
+        """Return the batch that is timed, or a list of `Example` with weights."""
+        raise WorkloadError(f"{type(self).__name__} has no example_inputs(): define it to return a batch")
+
+    def run(self, model: nn.Module, inputs: Any) -> Any:
+        """Run the model once; override where a plain call is not it (a decode loop with a cache)."""
+        return call_model(model, inputs)
+
+
+OPTIONAL_METHODS = ("quality", "calibration", "throughput_inputs", "metrics")
+"""`quality(model[, split]) -> float`, higher is better. `calibration() -> batches` for static formats.
+`throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
+`metrics(model[, split]) -> dict[str, float]`: figures to report beside quality, for the final plans."""
+
+
+def workload(
+    *, example_inputs: Callable[[], Any] | Any, quality: Callable[..., float] | None = None, **methods: Any
+) -> Callable[[Callable[[], nn.Module]], type[Workload]]:
+    """Make a workload of a function that builds the model.
+
+    Args:
+        example_inputs: The batch, or a function that returns it.
+        quality: `quality(model) -> float`, higher is better.
+        **methods: Any other method of a workload, as a function without `self`.
+    """
+
+    def decorate(build_model: Callable[[], nn.Module]) -> type[Workload]:
+        functions: dict[str, Any] = {"build_model": build_model, "example_inputs": example_inputs, **methods}
+        if quality is not None:
+            functions["quality"] = quality
+        members = {
+            name: staticmethod(value) if callable(value) else staticmethod(lambda value=value: value)
+            for name, value in functions.items()
+        }
+        members["__module__"] = build_model.__module__  # type: ignore[assignment]
+        return type(build_model.__name__, (Workload,), members)
+
+    return decorate
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call a model with a tensor, a tuple of arguments or a mapping of keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, (tuple, list)):
+        return model(*inputs)
+    return model(inputs)
+
+
+class LoadedWorkload:
+    """A workload that was found and checked; every call into the user's code goes through here.
+
+    Exceptions from the user's code come out as `WorkloadError` naming the method, with the original
+    as the cause.
+
+    Attributes:
+        reference: What the user typed.
+        has_quality: Whether the user's class judges quality itself.
+        has_final_split: Whether `quality` takes `split`, so that winners are judged on held-out data.
+    """
+
+    def __init__(self, target: Any, reference: str) -> None:
+        self.reference = reference
+        instance = target
+        if inspect.isclass(target):
+            instance = _guard(f"{reference}: {target.__name__}()", target)
+        elif inspect.isfunction(target):
+            raise WorkloadError(
+                f"workload {reference!r} is a plain function; decorate it with @autoprec.workload(example_inputs=...)"
+                " or name a class"
+            )
+        for method in ("build_model", "example_inputs"):
+            if not callable(getattr(instance, method, None)):
+                raise WorkloadError(f"workload {reference!r} has no method {method}(); define it")
+        self._instance = instance
+        self.has_quality = callable(getattr(instance, "quality", None))
+        self.has_final_split = self.has_quality and _takes_split(instance.quality)
+
+    @property
+    def quality_name(self) -> str:
+        """What quality means, in words."""
+        return str(getattr(self._instance, "quality_name", "quality")) if self.has_quality else FIDELITY
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Regular expressions whose matches form one unit."""
+        return tuple(getattr(self._instance, "groups", ()))
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        """Regular expressions of modules to leave alone."""
+        return tuple(getattr(self._instance, "exclude", ()))
+
+    def build_model(self) -> nn.Module:
+        """Return a new model in eval mode.
+
+        Raises:
+            WorkloadError: It raises, or returns something else than a module.
+        """
+        from torch import nn
+
+        model = self._call("build_model")
+        if not isinstance(model, nn.Module):
+            raise WorkloadError(
+                f"{self.reference}: build_model() returned {_kind(model)}; it must return a torch.nn.Module"
+            )
+        return model.eval()
+
+    def examples(self, purpose: Literal["latency", "throughput"]) -> list[Example]:
+        """Return what is timed, with weights that sum to 1.
+
+        `throughput` takes `throughput_inputs()` where there is one, else `example_inputs()`.
+
+        Raises:
+            WorkloadError: It raises, is empty, or a weight is not above 0.
+        """
+        method = "example_inputs"
+        if purpose == "throughput" and callable(getattr(self._instance, "throughput_inputs", None)):
+            method = "throughput_inputs"
+        given = self._call(method)
+        listed = isinstance(given, (list, tuple)) and given and all(isinstance(e, Example) for e in given)
+        if isinstance(given, Example):
+            given, listed = [given], True
+        examples: list[Example] = list(given) if listed else [Example(given)]
+        if given is None or (isinstance(given, (list, tuple)) and not given):
+            raise WorkloadError(f"{self.reference}: {method}() returned {given!r}; it must return inputs")
+        for example in examples:
+            if not (math.isfinite(example.weight) and example.weight > 0):
+                raise WorkloadError(f"{self.reference}: {method}() has an example of weight {example.weight}")
+        total = sum(example.weight for example in examples)
+        return [
+            Example(e.inputs, e.weight / total, e.name or describe_inputs(e.inputs)) for e in examples
+        ]
+
+    def run(self, model: nn.Module, inputs: Any) -> Any:
+        """Run the model once. The user's exceptions pass through: a candidate's failure is a result."""
+        run = getattr(self._instance, "run", None)
+        return run(model, inputs) if callable(run) else call_model(model, inputs)
+
+    def quality(self, model: nn.Module, split: Split) -> float:
+        """Return the user's quality of a model; only where `has_quality`. Exceptions pass through.
+
+        Raises:
+            WorkloadError: The value is not a finite real number.
+        """
+        method = self._instance.quality
+        value = method(model, split=split) if self.has_final_split else method(model)
+        return _finite_number(value, f"{self.reference}: quality(model)")
+
+    def metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Return the figures that are reported beside quality; empty where the workload gives none.
+
+        Raises:
+            WorkloadError: A value is not a finite real number.
+        """
+        method = getattr(self._instance, "metrics", None)
+        if not callable(method):
+            return {}
+        found = method(model, split=split) if _takes_split(method) else method(model)
+        return {
+            str(name): _finite_number(value, f"{self.reference}: metrics(model)[{name!r}]")
+            for name, value in dict(found).items()
+        }
+
+    def calibration(self) -> list[Any] | None:
+        """Return calibration batches, or `None` where the workload gives none."""
+        if not callable(getattr(self._instance, "calibration", None)):
+            return None
+        batches = self._call("calibration")
+        if not isinstance(batches, Iterable) or not (listed := list(batches)):
+            raise WorkloadError(f"{self.reference}: calibration() returned no batch")
+        return listed
+
+    def digest(self) -> str:
+        """Return a digest of the workload's code and of the data it holds after `build_model`.
+
+        Covers the source file of its class (or the class as imported, where there is no file) and every
+        attribute of the instance and its class.
+        """
+        sha = hashlib.sha256()
+        kind = type(self._instance)
+        for part in kind.__mro__:
+            if part.__module__ not in ("builtins", __name__):
+                sha.update(_source(part).encode())
+                _update(sha, {k: v for k, v in vars(part).items() if not k.startswith("__")})
+        _update(sha, getattr(self._instance, "__dict__", {}))
+        return sha.hexdigest()
+
+    def _call(self, method: str) -> Any:
+        return _guard(f"{self.reference}: {method}()", getattr(self._instance, method))
+
+
+def load_workload(reference: Any) -> LoadedWorkload:
+    """Find a workload.
+
+    Args:
+        reference: `path/to/file.py:name`, `package.module:name`, a ready-made name (entry-point group
+            `autoprec.workloads`), or a workload class or instance.
+
+    Raises:
+        WorkloadError: There is no such file, module, attribute or name, or importing it raises.
+    """
+    if not isinstance(reference, str):
+        kind = reference if inspect.isclass(reference) else type(reference)
+        return LoadedWorkload(reference, f"{kind.__module__}:{kind.__qualname__}")
+    place, colon, attribute = reference.rpartition(":")
+    if not colon:
+        return _load_ready_made(reference)
+    if not place or not attribute:
+        raise WorkloadError(f"workload {reference!r} is not of the form file.py:name or package.module:name")
+    module = _import_file(Path(place), reference) if place.endswith(".py") else _import_module(place, reference)
+    target: Any = module
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise WorkloadError(f"workload {reference!r}: {place} has no {attribute!r}; it has {_names(module)}")
+        target = getattr(target, part)
+    return LoadedWorkload(target, reference)
+
+
+def ready_made() -> dict[str, str]:
+    """Return the ready-made workloads, name to `module:attribute`."""
+    return {point.name: point.value for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def architecture_fingerprint(model: nn.Module) -> str:
+    """Return a digest of a model's structure: module names and types, parameter shapes, what is tied.
+
+    Weights and dtypes are not part of it: a fine-tune of the same model has the same fingerprint.
+    """
+    sha = hashlib.sha256()
+    first: dict[int, str] = {}
+    for path, module in model.named_modules():
+        sha.update(f"{path}|{type(module).__qualname__}\n".encode())
+        for name, parameter in module.named_parameters(recurse=False):
+            owner = first.setdefault(id(parameter), f"{path}.{name}")
+            sha.update(f"{name}|{tuple(parameter.shape)}|{owner}\n".encode())
+    return sha.hexdigest()[:32]
+
+
+def measured_fingerprint(loaded: LoadedWorkload, model: nn.Module, examples: list[Example]) -> str:
+    """Return a digest of all that measured figures depend on, the device aside.
+
+    Structure, every parameter and buffer, the workload's code and data, and the inputs that are timed.
+    """
+    sha = hashlib.sha256(architecture_fingerprint(model).encode())
+    _update(sha, dict(model.state_dict()))
+    sha.update(loaded.digest().encode())
+    _update(sha, [(example.inputs, example.weight) for example in examples])
+    return sha.hexdigest()[:32]
+
+
+def describe_inputs(inputs: Any) -> str:
+    """Return the shapes of inputs in words, for example `input_ids int64[1, 16]`."""
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name} {describe_inputs(value)}" for name, value in inputs.items())
+    if isinstance(inputs, (tuple, list)):
+        return ", ".join(describe_inputs(value) for value in inputs)
+    if hasattr(inputs, "shape") and hasattr(inputs, "dtype"):
+        return f"{str(inputs.dtype).removeprefix('torch.')}{list(inputs.shape)}"
+    return type(inputs).__name__
+
+
+def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors inside (nested) tuples, lists, mappings and dataclass-like outputs."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from iter_tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from iter_tensors(item)
+
+
+def _load_ready_made(name: str) -> LoadedWorkload:
+    known = ready_made()
+    if name not in known:
+        hint = f"; did you mean {name}:CLASS?" if name.endswith(".py") else ""
+        raise WorkloadError(
+            f"unknown workload {name!r}{hint} Ready-made: {', '.join(sorted(known)) or 'none'}. "
+            "Your own: path/to/file.py:name or package.module:name"
+        )
+    module, _, attribute = known[name].partition(":")
+    return LoadedWorkload(getattr(_import_module(module, name), attribute), name)
+
+
+def _import_file(path: Path, reference: str) -> Any:
+    if not path.is_file():
+        raise WorkloadError(f"workload {reference!r}: there is no file {str(path)!r}")
+    resolved = path.resolve()
+    name = f"_autoprec_workload_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    if spec is None or spec.loader is None:
+        raise WorkloadError(f"workload {reference!r}: {str(path)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As `python file.py` does: the file's neighbours can be imported.
+    if str(resolved.parent) not in sys.path:
+        sys.path.insert(0, str(resolved.parent))
+    loader = spec.loader
+    _guard(f"workload {reference!r}: importing {path}", lambda: loader.exec_module(module))
+    return module
+
+
+def _import_module(name: str, reference: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return _guard(f"workload {reference!r}: importing {name}", lambda: importlib.import_module(name))
+
+
+def _guard(what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{what} raised {type(error).__name__}: {error}") from error
+    except SystemExit as error:
+        raise WorkloadError(f"{what} called exit({error.code})") from error
+
+
+def _takes_split(method: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return False
+    return "split" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _finite_number(value: Any, what: str) -> float:
+    if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__") or hasattr(value, "grad_fn"):
+        raise WorkloadError(f"{what} returned {_kind(value)}; it must return a float, higher is better")
+    number = float(value)
+    if not math.isfinite(number):
+        raise WorkloadError(f"{what} returned {number}; it must return a finite float")
+    return number
+
+
+def _kind(value: Any) -> str:
+    article = "a string" if isinstance(value, str) else f"an object of type {type(value).__name__}"
+    return f"{article} ({describe_inputs(value)})" if hasattr(value, "shape") else article
+
+
+def _names(module: Any) -> str:
+    public = [name for name, value in vars(module).items() if not name.startswith("_") and inspect.isclass(value)]
+    return ", ".join(public) or "no class"
+
+
+def _source(kind: type) -> str:
+    try:
+        return Path(inspect.getfile(kind)).read_text(encoding="utf-8")
+    except (OSError, TypeError, UnicodeDecodeError):
+        try:
+            return inspect.getsource(kind)
+        except (OSError, TypeError):
+            return kind.__qualname__
+
+
+def _update(sha: hashlib._Hash, value: Any, depth: int = 0) -> None:
+    """Feed a value into a digest: tensors and arrays by content, containers by item, the rest by kind."""
+    if depth > 8:
+        return
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().contiguous()
+        sha.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        sha.update(memoryview(value.reshape(-1).view(_torch().uint8).numpy()) if value.numel() else b"")
+    elif hasattr(value, "tobytes"):
+        sha.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            sha.update(f"{key!r}:".encode())
+            _update(sha, item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        sha.update(f"{type(value).__name__}{len(value)}".encode())
+        for item in value:
+            _update(sha, item, depth + 1)
+    elif isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
+        sha.update(repr(value).encode())
+    elif inspect.isfunction(value):
+        sha.update(value.__code__.co_code)
+        _update(sha, value.__closure__ and [cell.cell_contents for cell in value.__closure__], depth + 1)
+    elif hasattr(value, "named_parameters"):
+        _update(sha, dict(value.state_dict()), depth + 1)
+    else:
+        sha.update(type(value).__qualname__.encode())
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch

@@ -1,0 +1,1 @@
+"""Units, profile, measuring, surrogate, and the Gymnasium environments over them."""

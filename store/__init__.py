@@ -1,0 +1,1 @@
+"""The store of measured runs, profiles, plans and jobs."""

@@ -1,0 +1,167 @@
+"""The frozen records that go into the store and come out of it. No ORM object leaves the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autoprec.plan import Device
+
+JobState = Literal["running", "interrupted", "failed", "finished"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def utc_now() -> datetime:
+    """Return the present time, with its zone."""
+    return datetime.now(UTC)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Context(_Record):
+    """What a measured figure holds for. Figures of two contexts are never mixed.
+
+    Attributes:
+        workload: Reference of the workload, for people (`minilm`, `my.py:Mine`).
+        fingerprint: Digest of architecture, weights, quality code, its data and the shapes.
+        architecture: Digest of the model's structure only.
+        purpose: `latency` or `throughput`: which example inputs were timed (memory jobs time latency).
+        shapes: The inputs that were timed, in words.
+        device: Where and with what.
+    """
+
+    workload: str
+    fingerprint: str
+    architecture: str
+    purpose: Literal["latency", "throughput"]
+    shapes: tuple[str, ...]
+    device: Device
+
+    @property
+    def key(self) -> str:
+        """Digest of everything but the workload's name."""
+        return _digest(self.model_dump(mode="json", exclude={"workload"}))
+
+
+class Run(_Record):
+    """One measured run: a plan executed for real, or its failure.
+
+    Attributes:
+        plan_key: `Plan.key` of what ran.
+        formats: Format of each unit, in the order of the job's units.
+        status: `ok`, or `failed` (`reason` says why; the figures that were not reached are `None`).
+        split: Part of the data that quality was judged on.
+        fresh: Measured again after the search, for the evidence; a fresh run never serves as a cache hit.
+        searcher: Who proposed it.
+        baseline_seconds: Median seconds of one run of the model as it came, interleaved with this plan.
+        plan_seconds: Median seconds of one run under the plan.
+        speedup: Median paired ratio baseline ÷ plan; `None` where a unit was emulated.
+        speedup_low: Lower end of its bootstrap 95% interval.
+        speedup_high: Upper end.
+        pairs: Number of paired ratios.
+        held_bytes: Bytes of parameters, buffers and packed weights.
+        quality: Quality under the plan.
+        quality_drop: Baseline quality minus `quality`.
+        reported: Further metrics, for people.
+        wall_seconds: Wall time that the whole measured run took, conversion included.
+        measured_at: When it finished.
+    """
+
+    plan_key: str
+    formats: tuple[str, ...]
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+    split: Literal["search", "final"] = "search"
+    fresh: bool = False
+    searcher: str
+    baseline_seconds: Finite | None = None
+    plan_seconds: Finite | None = None
+    speedup: Finite | None = None
+    speedup_low: Finite | None = None
+    speedup_high: Finite | None = None
+    pairs: int = 0
+    held_bytes: int | None = None
+    quality: Finite | None = None
+    quality_drop: Finite | None = None
+    reported: dict[str, Finite] = {}
+    wall_seconds: Finite
+    measured_at: datetime = Field(default_factory=utc_now)
+
+
+class Job(_Record):
+    """One tuning job.
+
+    Attributes:
+        id: Short unique id, for people to type.
+        workload: Reference of the workload.
+        settings: The settings as given, JSON.
+        settings_key: Digest of the settings that decide what is searched; `--resume` matches it.
+        context_key: What its figures hold for; `None` until the baseline was measured.
+        state: Where it stands.
+        phase: What it was doing last, for people.
+        elapsed_seconds: Wall time used so far, over all resumes.
+        message: Why it failed, if it did.
+    """
+
+    id: str
+    workload: str
+    settings: dict[str, Any]
+    settings_key: str
+    context_key: str | None = None
+    state: JobState = "running"
+    phase: str = "starting"
+    elapsed_seconds: Finite = 0.0
+    message: str | None = None
+    created_at: datetime = Field(default_factory=utc_now)
+    updated_at: datetime = Field(default_factory=utc_now)
+
+
+class StoredPlan(_Record):
+    """A plan kept in the store.
+
+    Attributes:
+        id: Row number.
+        job_id: The job that found it.
+        context_key: What its evidence holds for.
+        role: `best` for the job's goal, `front` for a member of its Pareto front, `lossless`.
+        plan: The plan as JSON text (`Plan.from_json` reads it).
+        speedup: From the evidence, for queries.
+        plan_bytes: From the evidence.
+        quality_drop: From the evidence.
+    """
+
+    id: int
+    job_id: str
+    context_key: str
+    role: Literal["best", "front", "lossless"]
+    plan: str
+    speedup: Finite
+    plan_bytes: int
+    quality_drop: Finite
+    created_at: datetime
+
+
+class StoredPolicy(_Record):
+    """A trained policy: weights as safetensors, everything else as JSON. Never a pickle.
+
+    Attributes:
+        name: For people.
+        meta: Feature and format vocabularies, network sizes, how it was trained.
+        weights: The bytes of a safetensors file.
+    """
+
+    id: int
+    name: str
+    meta: dict[str, Any]
+    weights: bytes
+    created_at: datetime
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
