@@ -112,6 +112,7 @@ class Evidence(_Model):
     Attributes:
         workload: Reference of the workload that was measured.
         fingerprint: Fingerprint of weights, quality code, data and shapes that the figures hold for.
+        weights: Fingerprint of the weights alone.
         objective: What was asked for.
         max_quality_drop: The limit that was asked for, absolute; `None` for the whole front.
         baseline_ms: Median time of one run of the model as it came, in milliseconds.
@@ -131,6 +132,7 @@ class Evidence(_Model):
 
     workload: Name
     fingerprint: Name
+    weights: Name
     objective: Literal["latency", "throughput", "memory"]
     max_quality_drop: Finite | None
     baseline_ms: Finite

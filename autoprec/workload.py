@@ -301,13 +301,19 @@ def architecture_fingerprint(model: nn.Module) -> str:
     return sha.hexdigest()[:32]
 
 
+def weights_fingerprint(model: nn.Module) -> str:
+    """Return a digest of every parameter and buffer of a model."""
+    sha = hashlib.sha256()
+    _update(sha, dict(model.state_dict()))
+    return sha.hexdigest()[:32]
+
+
 def measured_fingerprint(loaded: LoadedWorkload, model: nn.Module, examples: list[Example]) -> str:
     """Return a digest of all that measured figures depend on, the device aside.
 
     Structure, every parameter and buffer, the workload's code and data, and the inputs that are timed.
     """
-    sha = hashlib.sha256(architecture_fingerprint(model).encode())
-    _update(sha, dict(model.state_dict()))
+    sha = hashlib.sha256(f"{architecture_fingerprint(model)}{weights_fingerprint(model)}".encode())
     sha.update(loaded.digest().encode())
     _update(sha, [(example.inputs, example.weight) for example in examples])
     return sha.hexdigest()[:32]

@@ -1,0 +1,147 @@
+"""Apply a plan to a model in place, and read back what a model really runs.
+
+Needs torch, not Ray or a database: this is what trainers and servers import.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from autoprec.errors import ConversionError, PlanError
+from autoprec.kernels.device import capability
+from autoprec.kernels.registry import FormatModule, Level, Memo, Operation, implementation
+from autoprec.plan import ModulePlan, Plan, UnitPlan
+from autoprec.workload import architecture_fingerprint, weights_fingerprint
+
+_CLASSES: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv2d": nn.Conv2d, "embedding": nn.Embedding}
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What `apply_plan` did.
+
+    Attributes:
+        modules: Module path to (format, implementation), as read back from the model.
+        warnings: Why the plan's figures may not hold here; also given through `warnings.warn`.
+    """
+
+    modules: dict[str, tuple[str, str]]
+    warnings: tuple[str, ...]
+
+
+def apply_plan(model: nn.Module, plan: Plan) -> Applied:
+    """Change a model in place so that each unit runs in the plan's format.
+
+    Every module is converted before the first is replaced: when one fails, the model is as it was. The
+    weights that were replaced are freed afterwards, so the peak is the model plus its converted modules.
+
+    Args:
+        model: A model of the architecture that the plan was made for, without a plan applied.
+        plan: The plan.
+
+    Returns:
+        What runs now, read back from the model.
+
+    Raises:
+        PlanError: The plan is for another architecture, names a module that the model lacks or that is
+            of another kind, or the model has a plan applied already.
+        ConversionError: A kernel that the plan names does not run on this machine.
+    """
+    if any(isinstance(module, FormatModule) for module in model.modules()):
+        raise PlanError("the model has a plan applied already; build it anew before applying another")
+    for unit, entry in _entries(plan):
+        _check_module(model, unit, entry)
+    if plan.architecture != architecture_fingerprint(model):
+        raise PlanError(
+            f"the plan was made for architecture {plan.architecture}, this {type(model).__name__} has "
+            f"{architecture_fingerprint(model)}; tune this model, or load the model the plan was made for"
+        )
+    notes = _unproven(model, plan)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    convert_modules(model, plan)
+    return Applied(read_applied(model, plan), notes)
+
+
+def convert_modules(model: nn.Module, plan: Plan) -> None:
+    """Replace the modules that a plan names, without checking that the plan is for this model.
+
+    Raises:
+        ConversionError: A kernel refuses a module; the model is then as it was.
+    """
+    memo: Memo = {}
+    replaced: dict[nn.Module, nn.Module] = {}
+    for unit, entry in _entries(plan):
+        module = model.get_submodule(entry.path)
+        kernel = implementation(Operation(entry.operation), unit.format, entry.implementation)
+        try:
+            converted = kernel.convert(module, entry.input_range, memo)
+        except ConversionError as error:
+            raise ConversionError(f"{entry.path}: {error}") from error
+        if converted is not module:
+            replaced[module] = converted.train(module.training)
+    # A module may be registered under several names: each of them gets the replacement.
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module in replaced:
+            model.set_submodule(path, replaced[module])
+
+
+def read_applied(model: nn.Module, plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return for each module of a plan the (format, implementation) that the model really holds there."""
+    found: dict[str, tuple[str, str]] = {}
+    for unit, entry in _entries(plan):
+        module = model.get_submodule(entry.path)
+        if isinstance(module, FormatModule):
+            found[entry.path] = (module.format_name, module.implementation_name)
+        else:
+            found[entry.path] = (as_given_format(module), "aten")
+    return found
+
+
+def as_given_format(module: nn.Module) -> str:
+    """Return the format of a module that nothing has replaced, from its weight's dtype."""
+    weight = module.weight
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    dtype = weight.dtype if isinstance(weight, torch.Tensor) else None
+    return names[dtype] if dtype in names else str(dtype)
+
+
+def _entries(plan: Plan) -> list[tuple[UnitPlan, ModulePlan]]:
+    return [(unit, entry) for unit in plan.units for entry in unit.modules]
+
+
+def _check_module(model: nn.Module, unit: UnitPlan, entry: ModulePlan) -> None:
+    try:
+        module = model.get_submodule(entry.path)
+    except AttributeError:
+        raise PlanError(
+            f"unit {unit.name!r}: the model has no module {entry.path!r}; the plan is for another model"
+        ) from None
+    if not isinstance(module, _CLASSES[entry.operation]):
+        raise PlanError(
+            f"unit {unit.name!r}: module {entry.path!r} is a {type(module).__name__}, the plan expects a "
+            f"{_CLASSES[entry.operation].__name__}; the plan is for another model"
+        )
+    try:
+        implementation(Operation(entry.operation), unit.format, entry.implementation)
+    except ConversionError as error:
+        raise PlanError(f"unit {unit.name!r}, module {entry.path!r}: {error}") from None
+
+
+def _unproven(model: nn.Module, plan: Plan) -> tuple[str, ...]:
+    if plan.evidence is None:
+        return ("the plan has no evidence: nothing is known of its speed and quality",)
+    device = plan.evidence.device
+    notes = []
+    if device.capability != capability():
+        notes.append(
+            f"the plan was measured on {device.name} ({device.capability}), this machine has {capability()}: "
+            "its speed is not proven here; run `autoprec check`"
+        )
+    if plan.evidence.weights != weights_fingerprint(model):
+        notes.append("the weights are not those the plan was measured with: its quality is not proven here")
+    return tuple(notes)
