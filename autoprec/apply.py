@@ -6,6 +6,7 @@ Needs torch, not Ray or a database: this is what trainers and servers import.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 
 from autoprec.errors import ConversionError, PlanError
 from autoprec.kernels.device import capability
-from autoprec.kernels.registry import FormatModule, Level, Memo, Operation, implementation
+from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
 from autoprec.plan import ModulePlan, Plan, UnitPlan
 from autoprec.workload import architecture_fingerprint, weights_fingerprint
 
@@ -84,7 +85,11 @@ def convert_modules(model: nn.Module, plan: Plan) -> None:
             raise ConversionError(f"{entry.path}: {error}") from error
         if converted is not module:
             replaced[module] = converted.train(module.training)
-    # A module may be registered under several names: each of them gets the replacement.
+    swap_modules(model, replaced)
+
+
+def swap_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
+    """Put each replacement in its module's place, under every name that the module is registered by."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if module in replaced:
             model.set_submodule(path, replaced[module])

@@ -77,7 +77,7 @@ OPTIONAL_METHODS = ("quality", "calibration", "throughput_inputs", "metrics")
 `metrics(model[, split]) -> dict[str, float]`: figures to report beside quality, for the final plans."""
 
 
-def workload(
+def define_workload(
     *, example_inputs: Callable[[], Any] | Any, quality: Callable[..., float] | None = None, **methods: Any
 ) -> Callable[[Callable[[], nn.Module]], type[Workload]]:
     """Make a workload of a function that builds the model.
@@ -130,7 +130,7 @@ class LoadedWorkload:
             instance = _guard(f"{reference}: {target.__name__}()", target)
         elif inspect.isfunction(target):
             raise WorkloadError(
-                f"workload {reference!r} is a plain function; decorate it with @autoprec.workload(example_inputs=...)"
+                f"workload {reference!r} is a plain function; decorate it with @autoprec.define_workload(example_inputs=...)"
                 " or name a class"
             )
         for method in ("build_model", "example_inputs"):

@@ -194,7 +194,7 @@ def feasible(
     for name in FORMATS:
         best = Support(Level.REFUSED, f"no {name} implementation for {operation.value}")
         for item in implementations(operation, name):
-            worst = _worst(item.support(shape, device) for shape in seen)
+            worst = worst(item.support(shape, device) for shape in seen)
             if _RANK[worst.level] > _RANK[best.level] or best.reason.startswith("no "):
                 best = worst
         answer[name] = best
@@ -204,7 +204,7 @@ def feasible(
 _RANK = {Level.REFUSED: 0, Level.EMULATED: 1, Level.NATIVE: 2}
 
 
-def _worst(supports: Iterable[Support]) -> Support:
+def worst(supports: Iterable[Support]) -> Support:
     return min(supports, key=lambda support: _RANK[support.level], default=Support(Level.NATIVE))
 
 

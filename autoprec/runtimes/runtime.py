@@ -1,0 +1,53 @@
+"""The contract of a runtime."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import nn
+
+from autoprec.plan import Plan
+
+
+class Executable(ABC):
+    """A model made ready to run under one plan.
+
+    Attributes:
+        model: What the workload's `run` and `quality` are given.
+    """
+
+    model: nn.Module
+
+    @abstractmethod
+    def applied(self) -> dict[str, tuple[str, str]]:
+        """Return module path to (format, implementation), read back from what will really run."""
+
+    @abstractmethod
+    def idle(self) -> frozenset[str]:
+        """Return the modules of the plan that were replaced but have not run since the executable was made.
+
+        After one run over the example inputs it is empty, or the model reaches its layers by another way
+        than its module tree and the plan did not take effect.
+        """
+
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Return bytes held by weights in whatever form, each storage once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the executable; it does not run afterwards."""
+
+
+class Runtime(ABC):
+    """Builds executables. It never changes the model that it is given."""
+
+    name: str
+
+    @abstractmethod
+    def build(self, model: nn.Module, plan: Plan) -> Executable:
+        """Return an executable of `model` under `plan`.
+
+        Raises:
+            ConversionError: A unit cannot run in the format asked for.
+        """

@@ -1,0 +1,282 @@
+"""The measured run: execute the workload under one plan, for real, and judge speed, memory and quality."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
+from autoprec.errors import CandidateError, WorkloadError
+from autoprec.kernels.registry import held_bytes
+from autoprec.plan import Plan
+from autoprec.runtimes.runtime import Executable, Runtime
+from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors
+
+SEARCH_TIMING = TimingSettings(target=0.015, max_seconds=1.0)
+FRESH_TIMING = TimingSettings(target=0.005, max_seconds=8.0, min_pairs=30)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of one measured run that succeeded.
+
+    Attributes:
+        timing: Baseline against plan; `None` where a unit is emulated, whose speed says nothing.
+        held_bytes: Bytes held by weights under the plan.
+        quality: Quality under the plan.
+        quality_drop: Baseline quality minus `quality`.
+        reported: Further metrics under the plan.
+    """
+
+    timing: PairedTiming | None
+    held_bytes: int
+    quality: float
+    quality_drop: float
+    reported: dict[str, float]
+
+
+class Measurer:
+    """Measures plans of one workload against the model as it came.
+
+    One candidate is alive at a time, beside the baseline, and is freed when its run ends.
+
+    Attributes:
+        loaded: The workload.
+        model: The pristine model; never changed.
+        examples: The inputs that are timed.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedWorkload,
+        model: nn.Module,
+        examples: Sequence[Example],
+        runtime: Runtime,
+        calibration: Sequence[Any] | None = None,
+    ) -> None:
+        self.loaded = loaded
+        self.model = model
+        self.examples = tuple(examples)
+        self.runtime = runtime
+        self.baseline_bytes = held_bytes(model)
+        self._judged = [*(example.inputs for example in examples), *(calibration or ())]
+        self._reference: list[torch.Tensor] | None = None
+        self._baseline_quality: dict[Split, float] = {}
+        self._baseline_reported: dict[Split, dict[str, float]] = {}
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The parts of the data that quality can be judged on."""
+        return ("search", "final") if self.loaded.has_final_split else ("search",)
+
+    def baseline_quality(self, split: Split) -> float:
+        """Return the quality of the model as it came; judged once a split.
+
+        Raises:
+            WorkloadError: Quality raises or is not a finite number: then nothing can be judged.
+        """
+        if split not in self._baseline_quality:
+            try:
+                self._baseline_quality[split] = self._quality(self.model, split)
+            except WorkloadError:
+                raise
+            except Exception as error:
+                raise WorkloadError(
+                    f"{self.loaded.reference}: quality(model) raised on the model as it came: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return self._baseline_quality[split]
+
+    def baseline_reported(self, split: Split) -> dict[str, float]:
+        """Return the workload's further metrics for the model as it came; judged once a split."""
+        if split not in self._baseline_reported:
+            with process_state_kept():
+                self._baseline_reported[split] = self.loaded.metrics(self.model, split)
+        return self._baseline_reported[split]
+
+    def check_baseline(self) -> float:
+        """Run the model as it came once and return the seconds it took.
+
+        Raises:
+            WorkloadError: It raises, or an output is NaN or infinite.
+        """
+        started = time.perf_counter()
+        try:
+            self._run_finite(self.model)
+        except CandidateError as error:
+            raise WorkloadError(f"{self.loaded.reference}: the model as it came: {error}") from error
+        return time.perf_counter() - started
+
+    def measure(
+        self, plan: Plan, split: Split, timing: TimingSettings, *, timed: bool = True, reported: bool = False
+    ) -> Measurement:
+        """Execute one plan.
+
+        Args:
+            plan: What to run.
+            split: Part of the data that quality is judged on.
+            timing: How long to time.
+            timed: False where a unit is emulated: its speed is not measured.
+            reported: Also compute the workload's further metrics.
+
+        Raises:
+            CandidateError: The plan failed: an exception, out of memory, NaN, or not applied as asked.
+        """
+        baseline_quality = self.baseline_quality(split)
+        with self.executable(plan) as candidate:
+            quality = self._quality(candidate.model, split)
+            extra = self.loaded.metrics(candidate.model, split) if reported else {}
+            timed_pairs = self.time(None, candidate, timing) if timed else None
+            return Measurement(
+                timed_pairs, candidate.held_bytes(), quality, baseline_quality - quality, extra
+            )
+
+    @contextmanager
+    def executable(self, plan: Plan) -> Iterator[Executable]:
+        """Build a candidate, check that it runs what was asked for with finite outputs, and free it after.
+
+        Raises:
+            CandidateError: Building or the checks failed, or the body raised: every exception of the
+                candidate comes out as this, with the reason.
+        """
+        executable: Executable | None = None
+        with process_state_kept(), _failures():
+            try:
+                executable = self.runtime.build(self.model, plan)
+                self._check_applied(executable, plan)
+                yield executable
+            finally:
+                if executable is not None:
+                    executable.close()
+                    del executable
+                gc.collect()
+
+    def time(self, a: Executable | None, b: Executable, settings: TimingSettings) -> PairedTiming:
+        """Time two executables interleaved over the weighted examples; `None` is the model as it came."""
+        return time_pairs(
+            self._timed_call(self.model if a is None else a.model), self._timed_call(b.model), settings
+        )
+
+    def _timed_call(self, model: nn.Module) -> Callable[[], object]:
+        # Weighted shapes: each pass runs every example in proportion to its share of the traffic.
+        smallest = min(example.weight for example in self.examples)
+        repeats = [
+            (example.inputs, max(1, round(example.weight / smallest))) for example in self.examples
+        ]
+
+        def call() -> None:
+            with torch.inference_mode():
+                for inputs, times in repeats:
+                    for _ in range(times):
+                        self.loaded.run(model, inputs)
+
+        return call
+
+    def _check_applied(self, executable: Executable, plan: Plan) -> None:
+        applied = executable.applied()
+        for unit in plan.units:
+            for entry in unit.modules:
+                asked, found = (unit.format, entry.implementation), applied.get(entry.path)
+                if found != asked:
+                    raise CandidateError(
+                        f"not applied as asked: {entry.path} should run {asked[0]}/{asked[1]}, found {found}"
+                    )
+        self._run_finite(executable.model)
+        if idle := executable.idle():
+            raise CandidateError(
+                f"not applied as asked: {', '.join(sorted(idle)[:3])} did not run after being replaced; "
+                "the model reaches it by another way than its module tree"
+            )
+
+    def _run_finite(self, model: nn.Module) -> None:
+        with torch.inference_mode():
+            for example in self.examples:
+                for tensor in iter_tensors(self.loaded.run(model, example.inputs)):
+                    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                        raise CandidateError(f"NaN or infinity in the output for {example.name}")
+
+    def _quality(self, model: nn.Module, split: Split) -> float:
+        with process_state_kept(), torch.no_grad():
+            # Qualities that draw random numbers draw the same ones for every candidate.
+            torch.manual_seed(0)
+            np.random.seed(0)  # noqa: NPY002  (the user's code may use the global generator)
+            random.seed(0)
+            if self.loaded.has_quality:
+                return self.loaded.quality(model, split)
+            return self._fidelity(model)
+
+    def _fidelity(self, model: nn.Module) -> float:
+        """Return 1 - relative L2 error of the outputs, averaged over examples and calibration batches."""
+        if self._reference is None:
+            self._reference = [self._output(self.model, inputs) for inputs in self._judged]
+        errors = [
+            relative_error(self._output(model, inputs), reference)
+            for inputs, reference in zip(self._judged, self._reference, strict=True)
+        ]
+        return 1.0 - float(np.mean(errors))
+
+    def _output(self, model: nn.Module, inputs: Any) -> torch.Tensor:
+        found = self.loaded.run(model, inputs)
+        parts = [t.detach().float().flatten() for t in iter_tensors(found) if t.is_floating_point()]
+        if not parts:
+            raise WorkloadError(
+                f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float tensor to "
+                "compare; define quality(model)"
+            )
+        return torch.cat(parts)
+
+
+def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return ‖value - reference‖ ÷ ‖reference‖ (L2 over all elements); infinity for NaN."""
+    scale = torch.linalg.vector_norm(reference.float())
+    error = torch.linalg.vector_norm(value.float() - reference.float())
+    ratio = float(error / scale) if scale > 0 else float(error)
+    return ratio if np.isfinite(ratio) else float("inf")
+
+
+@contextmanager
+def process_state_kept() -> Iterator[None]:
+    """Put back what code under test may change for the whole process.
+
+    Thread count, default dtype, the quantised engine, and the random generators.
+    """
+    threads = torch.get_num_threads()
+    dtype = torch.get_default_dtype()
+    engine = torch.backends.quantized.engine
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        if torch.backends.quantized.engine != engine:
+            torch.backends.quantized.engine = engine
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn every failure of a candidate into a `CandidateError` with a one-line reason."""
+    try:
+        yield
+    except CandidateError:
+        raise
+    except MemoryError as error:
+        raise CandidateError("out of memory") from error
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0][:300]
+        if "not enough memory" in first_line or "out of memory" in first_line:
+            raise CandidateError(f"out of memory: {first_line}") from error
+        raise CandidateError(f"{type(error).__name__}: {first_line}") from error

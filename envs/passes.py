@@ -1,0 +1,331 @@
+"""The instrumented passes behind the profile: input statistics, and one pass for each kernel.
+
+Modules are timed inside the running model, so that caches hold what they hold in real use: a kernel timed
+alone, with its weights in the cache, looks up to several times faster than it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autoprec.apply import swap_modules
+from autoprec.envs.measure import process_state_kept, relative_error
+from autoprec.envs.units import Discovery, TunableModule
+from autoprec.kernels.registry import (
+    Implementation,
+    InputRange,
+    Memo,
+    held_bytes,
+)
+from autoprec.runtimes.eager import clone_sharing_parameters
+
+PASS_SECONDS = 0.6
+"""Time to spend on the rounds of one kernel's timing pass."""
+MIN_ROUNDS, MAX_ROUNDS = 4, 25
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What a module's inputs looked like over the calibration batches."""
+
+    low: float
+    high: float
+    std: float
+
+
+@dataclass
+class KernelFigures:
+    """What one implementation of one format does in one module.
+
+    Attributes:
+        seconds: Time in one run of the examples, relative to the whole baseline run measured beside it.
+            NaN where the format is emulated.
+        bytes: Bytes the converted module holds.
+        error: Relative L2 error of its output on the baseline's inputs, root mean square over batches.
+        refused: Why it does not run here; empty where it does.
+    """
+
+    seconds: float = float("nan")
+    bytes: int = 0
+    error: float = float("nan")
+    refused: str = ""
+
+
+Run = Callable[[nn.Module, Any], Any]
+
+
+def observe_inputs(
+    run: Run, model: nn.Module, modules: Sequence[TunableModule], batches: Sequence[Any]
+) -> dict[str, InputStatistics]:
+    """Run the batches through the model as it came and return the statistics of each module's input."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+
+    def record(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
+        if value.is_floating_point() and value.numel():
+            low, high = torch.aminmax(value.float())
+            found.setdefault(path, []).append((float(low), float(high), float(value.float().std(correction=0))))
+
+    with _watched(model, modules, record), torch.no_grad(), process_state_kept():
+        for batch in batches:
+            run(model, batch)
+    return {
+        path: InputStatistics(
+            min(low for low, _, _ in rows), max(high for _, high, _ in rows), float(np.mean([r[2] for r in rows]))
+        )
+        for path, rows in found.items()
+    }
+
+
+def kernel_pass(
+    run: Run,
+    model: nn.Module,
+    discovery: Discovery,
+    kernels: Mapping[str, Implementation],
+    ranges: Mapping[str, InputRange],
+    timed_inputs: Sequence[tuple[Any, float]],
+    judged_inputs: Sequence[Any],
+    *,
+    timed: bool,
+) -> dict[str, KernelFigures]:
+    """Convert modules each with its kernel, and return what that does in each of them.
+
+    Args:
+        run: The workload's run.
+        model: The model as it came; never changed.
+        discovery: The units.
+        kernels: Module path to the implementation to try there.
+        ranges: Calibrated input ranges.
+        timed_inputs: (inputs, weight) of the examples, weights summing to 1.
+        judged_inputs: Inputs on which local errors are judged; the examples come first, so that a kernel
+            that fails at a shape really seen is refused here.
+        timed: False for emulated kernels.
+    """
+    figures = {path: KernelFigures() for path in kernels}
+    modules = {m.path: m for unit in discovery.units for m in unit.modules if m.path in kernels}
+    converted: dict[str, nn.Module] = {}
+    memo: Memo = {}
+    for path, kernel in kernels.items():
+        source = model.get_submodule(path)
+        try:
+            converted[path] = kernel.convert(source, ranges.get(path), memo).train(source.training)
+        except Exception as error:
+            figures[path].refused = _reason(error)
+            continue
+        figures[path].bytes = held_bytes(converted[path])
+    _judge(run, model, list(modules.values()), converted, judged_inputs, figures)
+    working = {path: module for path, module in converted.items() if not figures[path].refused}
+    if timed and working:
+        _time_in_place(run, model, modules, working, timed_inputs, figures)
+    return figures
+
+
+def _judge(
+    run: Run,
+    model: nn.Module,
+    modules: Sequence[TunableModule],
+    converted: Mapping[str, nn.Module],
+    batches: Sequence[Any],
+    figures: Mapping[str, KernelFigures],
+) -> None:
+    """Compare each converted module with its original on the original's inputs, in the baseline's run."""
+    errors: dict[str, list[float]] = {}
+
+    def compare(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
+        if path not in converted or figures[path].refused:
+            return
+        try:
+            found = converted[path](value)
+        except Exception as error:
+            figures[path].refused = f"{_reason(error)} (at input {list(value.shape)})"
+            return
+        if found.shape != output.shape or found.dtype != output.dtype:
+            figures[path].refused = (
+                f"returns {found.dtype}{list(found.shape)} instead of {output.dtype}{list(output.shape)}"
+            )
+            return
+        errors.setdefault(path, []).append(relative_error(found, output))
+
+    with _watched(model, modules, compare), torch.no_grad(), process_state_kept():
+        for batch in batches:
+            run(model, batch)
+    for path, values in errors.items():
+        error = float(np.sqrt(np.mean(np.square(values))))
+        if np.isfinite(error):
+            figures[path].error = error
+        elif not figures[path].refused:
+            figures[path].refused = "gives NaN or infinity on the workload's own inputs"
+
+
+def _time_in_place(
+    run: Run,
+    model: nn.Module,
+    modules: Mapping[str, TunableModule],
+    working: Mapping[str, nn.Module],
+    timed_inputs: Sequence[tuple[Any, float]],
+    figures: Mapping[str, KernelFigures],
+) -> None:
+    with process_state_kept(), torch.inference_mode():
+        candidate = _assemble(model, working)
+        try:
+            _weighted_run(run, candidate, timed_inputs, None)
+        except Exception:
+            # Something reads a module in a way its replacement does not offer: find out where, one by one.
+            working = _alone(run, model, working, timed_inputs, figures)
+            candidate = _assemble(model, working)
+        started = time.perf_counter()
+        _weighted_run(run, candidate, timed_inputs, None)
+        _weighted_run(run, model, timed_inputs, None)
+        rounds = int(np.clip(PASS_SECONDS / max(time.perf_counter() - started, 1e-6), MIN_ROUNDS, MAX_ROUNDS))
+        clock = _Clock()
+        handles = clock.attach(candidate, list(working))
+        try:
+            totals = []
+            for _ in range(rounds):
+                totals.append(_weighted_run(run, model, timed_inputs, None))
+                _weighted_run(run, candidate, timed_inputs, clock)
+        finally:
+            for handle in handles:
+                handle.remove()
+    baseline = float(np.median(totals))
+    for path in working:
+        figures[path].seconds = float(np.median(clock.rounds[path])) / baseline
+
+
+def baseline_shares(
+    run: Run, model: nn.Module, paths: Sequence[str], timed_inputs: Sequence[tuple[Any, float]]
+) -> tuple[dict[str, float], float]:
+    """Return each module's share of one baseline run, and the seconds of one run."""
+    with process_state_kept(), torch.inference_mode():
+        started = time.perf_counter()
+        for _ in range(2):
+            _weighted_run(run, model, timed_inputs, None)
+        spent = (time.perf_counter() - started) / 2
+        rounds = int(np.clip(2 * PASS_SECONDS / max(spent, 1e-6), MIN_ROUNDS, 2 * MAX_ROUNDS))
+        plain = [_weighted_run(run, model, timed_inputs, None) for _ in range(rounds)]
+        clock = _Clock()
+        handles = clock.attach(model, paths)
+        try:
+            for _ in range(rounds):
+                _weighted_run(run, model, timed_inputs, clock)
+        finally:
+            for handle in handles:
+                handle.remove()
+    seconds = float(np.median(plain))
+    return {path: float(np.median(clock.rounds[path])) / seconds for path in paths}, seconds
+
+
+def _assemble(model: nn.Module, working: Mapping[str, nn.Module]) -> nn.Module:
+    candidate = clone_sharing_parameters(model)
+    swap_modules(candidate, {candidate.get_submodule(path): module for path, module in working.items()})
+    return candidate
+
+
+def _alone(
+    run: Run,
+    model: nn.Module,
+    working: Mapping[str, nn.Module],
+    timed_inputs: Sequence[tuple[Any, float]],
+    figures: Mapping[str, KernelFigures],
+) -> dict[str, nn.Module]:
+    """Return the replacements that run when each is the only one; the others are refused with the reason."""
+    fine: dict[str, nn.Module] = {}
+    for path, module in working.items():
+        try:
+            _weighted_run(run, _assemble(model, {path: module}), timed_inputs, None)
+            fine[path] = module
+        except Exception as error:
+            figures[path].refused = f"the model does not run with it: {_reason(error)}"
+    return fine
+
+
+def _weighted_run(
+    run: Run, model: nn.Module, timed_inputs: Sequence[tuple[Any, float]], clock: _Clock | None
+) -> float:
+    """Run every example once and return the weighted seconds; the clock sums by the same weights."""
+    total = 0.0
+    for inputs, weight in timed_inputs:
+        if clock:
+            clock.weight = weight
+        started = time.perf_counter()
+        run(model, inputs)
+        total += weight * (time.perf_counter() - started)
+    if clock:
+        clock.next_round()
+    return total
+
+
+class _Clock:
+    """Adds up the time spent inside modules, by round."""
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+        self.rounds: dict[str, list[float]] = {}
+        self._sums: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+
+    def attach(self, model: nn.Module, paths: Sequence[str]) -> list[Any]:
+        handles = []
+        for path in paths:
+            self.rounds[path] = []
+            self._sums[path] = 0.0
+            module = model.get_submodule(path)
+            handles.append(module.register_forward_pre_hook(self._enter(path)))
+            handles.append(module.register_forward_hook(self._leave(path)))
+        return handles
+
+    def next_round(self) -> None:
+        for path, seconds in self._sums.items():
+            self.rounds[path].append(seconds)
+            self._sums[path] = 0.0
+
+    def _enter(self, path: str) -> Any:
+        started, clock = self._started, time.perf_counter
+
+        def hook(module: nn.Module, args: Any) -> None:
+            started[path] = clock()
+
+        return hook
+
+    def _leave(self, path: str) -> Any:
+        started, sums, clock = self._started, self._sums, time.perf_counter
+
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            sums[path] += self.weight * (clock() - started[path])
+
+        return hook
+
+
+@contextmanager
+def _watched(
+    model: nn.Module,
+    modules: Sequence[TunableModule],
+    see: Callable[[str, nn.Module, torch.Tensor, torch.Tensor], None],
+) -> Iterator[None]:
+    """Call `see(path, module, input, output)` after each call of the modules."""
+
+    def watch(path: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            see(path, module, args[0] if args else next(iter(kwargs.values())), output)
+
+        return hook
+
+    handles = [
+        model.get_submodule(m.path).register_forward_hook(watch(m.path), with_kwargs=True) for m in modules
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

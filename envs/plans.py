@@ -1,0 +1,89 @@
+"""From an assignment of formats to a plan, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autoprec.envs.space import FORMAT_NAMES, Assignment, Profile
+from autoprec.envs.units import Discovery
+from autoprec.errors import PlanError
+from autoprec.kernels.formats import FORMATS
+from autoprec.kernels.registry import InputRange
+from autoprec.plan import ModulePlan, Plan, UnitPlan
+
+
+def as_given(discovery: Discovery, architecture: str) -> Plan:
+    """Return the plan that changes nothing: every unit in its own format, by the module as it came."""
+    units = tuple(
+        UnitPlan(
+            name=unit.name,
+            format=unit.baseline,
+            modules=tuple(
+                ModulePlan(path=module.path, operation=module.operation.value, implementation="aten")
+                for module in unit.modules
+            ),
+        )
+        for unit in discovery.units
+    )
+    return Plan(architecture=architecture, units=units, left=discovery.left)
+
+
+def make_plan(
+    discovery: Discovery,
+    architecture: str,
+    formats: Sequence[str],
+    implementations: Sequence[Sequence[str]],
+    ranges: Mapping[str, InputRange],
+) -> Plan:
+    """Return the plan that runs each unit in a format by the given implementations.
+
+    Args:
+        discovery: The units.
+        architecture: Fingerprint of the model's structure.
+        formats: A format for each unit.
+        implementations: For each unit, an implementation for each of its modules.
+        ranges: Calibrated input range of each module path; used where a format needs one.
+    """
+    units = []
+    for unit, name, chosen in zip(discovery.units, formats, implementations, strict=True):
+        calibrated = FORMATS[name].calibrated
+        modules = tuple(
+            ModulePlan(
+                path=module.path,
+                operation=module.operation.value,
+                implementation=implementation,
+                input_range=ranges.get(module.path) if calibrated else None,
+            )
+            for module, implementation in zip(unit.modules, chosen, strict=True)
+        )
+        units.append(UnitPlan(name=unit.name, format=name, modules=modules))
+    return Plan(architecture=architecture, units=tuple(units), left=discovery.left)
+
+
+def plan_of(
+    discovery: Discovery,
+    architecture: str,
+    profile: Profile,
+    assignment: Assignment,
+    ranges: Mapping[str, InputRange],
+) -> Plan:
+    """Return the plan of an assignment, with the implementations that the profile found best."""
+    return make_plan(
+        discovery,
+        architecture,
+        [FORMAT_NAMES[index] for index in assignment],
+        [profile.implementations[unit][index] for unit, index in enumerate(assignment)],
+        ranges,
+    )
+
+
+def assignment_of(formats: Sequence[str]) -> Assignment:
+    """Return the format indices of format names.
+
+    Raises:
+        PlanError: A name is unknown to this version.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise PlanError(f"unknown format {name!r}; this version knows {', '.join(FORMAT_NAMES)}")
+    return tuple(FORMAT_NAMES.index(name) for name in formats)

@@ -1,0 +1,239 @@
+"""The profile: what each unit × format costs and loses, from a few instrumented passes.
+
+Every implementation that the registry has is tried in place, in the running model; for each unit and format
+the fastest (or smallest, for a memory goal) is chosen. No plan is searched here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autoprec.envs.features import unit_features
+from autoprec.envs.measure import Measurer
+from autoprec.envs.passes import KernelFigures, baseline_shares, kernel_pass, observe_inputs
+from autoprec.envs.space import FORMAT_NAMES, Objective, Profile
+from autoprec.envs.units import Discovery, TunableModule, Unit
+from autoprec.kernels.registry import (
+    Implementation,
+    InputRange,
+    Level,
+    Memo,
+    Support,
+    held_bytes,
+    implementation,
+    implementations,
+    worst,
+)
+
+KEEP_MARGIN = 0.03
+"""A kernel must save this share of a module's time to replace it in its own format: less is noise."""
+JUDGED_BATCHES = 4
+"""Batches on which local errors are judged: each costs one run of the baseline for every kernel."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The profile and what plans are made from.
+
+    Attributes:
+        profile: The arrays that searchers see.
+        ranges: Calibrated input range of each module path.
+    """
+
+    profile: Profile
+    ranges: dict[str, InputRange]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """One kernel of one module with its figures."""
+
+    kernel: Implementation
+    level: Level
+    figures: KernelFigures
+
+
+def profile_workload(
+    measurer: Measurer,
+    discovery: Discovery,
+    objective: Objective,
+    calibration: Sequence[Any] = (),
+    formats: Sequence[str] = FORMAT_NAMES,
+    progress: Callable[[str, float], None] = lambda what, share: None,
+) -> Profiled:
+    """Profile the workload's units.
+
+    Args:
+        measurer: The workload, its pristine model and examples.
+        discovery: The units.
+        objective: Decides between implementations: fastest, or smallest for `memory`.
+        calibration: Batches for input ranges and local errors; the examples are used as well.
+        formats: Formats to try; fp32 and each unit's own are always tried.
+        progress: Called with what is being profiled and the share that is done.
+    """
+    run, model = measurer.loaded.run, measurer.model
+    examples = [(example.inputs, example.weight) for example in measurer.examples]
+    batches = [*(inputs for inputs, _ in examples), *calibration]
+    modules = [module for unit in discovery.units for module in unit.modules]
+    progress("inputs", 0.0)
+    statistics = observe_inputs(run, model, modules, batches)
+    ranges = {path: (seen.low, seen.high) for path, seen in statistics.items()}
+    shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
+
+    wanted = [name for name in FORMAT_NAMES if name in {*formats, "fp32"}]
+    tried, refusals = _untouched(model, discovery, shares)
+    passes = _passes(model, discovery, wanted, refusals)
+    for index, (name, level, chosen) in enumerate(passes):
+        progress(name, (index + 1) / (len(passes) + 1))
+        timed = level is Level.NATIVE
+        found = kernel_pass(
+            run, model, discovery, chosen, ranges, examples, batches[:JUDGED_BATCHES], timed=timed
+        )
+        for path, kernel in chosen.items():
+            if found[path].refused:
+                refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))
+            else:
+                tried.setdefault((path, name), []).append(_Tried(kernel, level, found[path]))
+    _pool_equal_shapes(tried, modules)
+    return Profiled(_assemble(measurer, discovery, objective, tried, refusals, statistics, shares, seconds), ranges)
+
+
+def _untouched(
+    model: nn.Module, discovery: Discovery, shares: dict[str, float]
+) -> tuple[dict[tuple[str, str], list[_Tried]], dict[tuple[str, str], Support]]:
+    """Return the figures of every module as it came: nothing to convert, nothing lost."""
+    tried = {}
+    for unit in discovery.units:
+        for module in unit.modules:
+            kernel = implementation(module.operation, unit.baseline, "aten")
+            figures = KernelFigures(shares[module.path], held_bytes(model.get_submodule(module.path)), 0.0)
+            tried[module.path, unit.baseline] = [_Tried(kernel, Level.NATIVE, figures)]
+    return tried, {}
+
+
+def _passes(
+    model: nn.Module,
+    discovery: Discovery,
+    formats: Sequence[str],
+    refusals: dict[tuple[str, str], Support],
+) -> list[tuple[str, Level, dict[str, Implementation]]]:
+    """Return what to try together: the i-th implementation of one format in every module that has one."""
+    grouped: dict[tuple[str, Level, int], dict[str, Implementation]] = {}
+    for unit in discovery.units:
+        for module in unit.modules:
+            weight = model.get_submodule(module.path).weight
+            assert isinstance(weight, torch.Tensor)
+            for name in formats:
+                counts = {Level.NATIVE: 0, Level.EMULATED: 0}
+                for kernel in implementations(module.operation, name):
+                    if name == unit.baseline and kernel.name == "aten":
+                        continue
+                    support = worst(kernel.support(shape, weight.device) for shape in module.shapes)
+                    if support.level is Level.REFUSED:
+                        refusals.setdefault((module.path, name), support)
+                        continue
+                    key = (name, support.level, counts[support.level])
+                    grouped.setdefault(key, {})[module.path] = kernel
+                    counts[support.level] += 1
+                if not implementations(module.operation, name):
+                    reason = f"no {name} kernel for {module.operation.value}"
+                    refusals[module.path, name] = Support(Level.REFUSED, reason)
+    return [(name, level, chosen) for (name, level, _), chosen in grouped.items()]
+
+
+def _pool_equal_shapes(
+    tried: dict[tuple[str, str], list[_Tried]], modules: Sequence[TunableModule]
+) -> None:
+    """Give modules of equal shape the median of their times for each kernel: the rest is noise."""
+    kind = {m.path: (m.operation, m.shapes, m.calls) for m in modules}
+    together: dict[tuple[object, ...], list[KernelFigures]] = {}
+    for (path, name), entries in tried.items():
+        for entry in entries:
+            together.setdefault((kind[path], name, entry.kernel.name), []).append(entry.figures)
+    for figures in together.values():
+        middle = median(item.seconds for item in figures)
+        for item in figures:
+            item.seconds = middle
+
+
+def _choose(entries: Sequence[_Tried], objective: Objective, own: bool) -> _Tried:
+    """Return the best kernel of one module and format; `own` says that the module has the format already."""
+    native = [entry for entry in entries if entry.level is Level.NATIVE]
+    if not native:
+        return entries[0]
+    if objective == "memory":
+        return min(native, key=lambda entry: (entry.figures.bytes, entry.figures.seconds))
+    best = min(native, key=lambda entry: entry.figures.seconds)
+    if own and best.figures.seconds > (1 - KEEP_MARGIN) * entries[0].figures.seconds:
+        return entries[0]
+    return best
+
+
+def _assemble(
+    measurer: Measurer,
+    discovery: Discovery,
+    objective: Objective,
+    tried: dict[tuple[str, str], list[_Tried]],
+    refusals: dict[tuple[str, str], Support],
+    statistics: dict[str, Any],
+    shares: dict[str, float],
+    seconds: float,
+) -> Profile:
+    units, width = discovery.units, len(FORMAT_NAMES)
+    time = np.full((len(units), width), np.nan)
+    error = np.full((len(units), width), np.nan)
+    held = np.zeros((len(units), width), dtype=np.int64)
+    chosen: list[tuple[tuple[str, ...], ...]] = []
+    reasons: list[tuple[str, ...]] = []
+    for u, unit in enumerate(units):
+        names: list[tuple[str, ...]] = []
+        why: list[str] = []
+        for k, name in enumerate(FORMAT_NAMES):
+            missing = next((m for m in unit.modules if (m.path, name) not in tried), None)
+            if missing is not None:
+                names.append(())
+                why.append(refusals.get((missing.path, name), Support(Level.REFUSED, "not asked for")).reason)
+                continue
+            best = [
+                _choose(tried[m.path, name], objective, own=name == unit.baseline) for m in unit.modules
+            ]
+            emulated = any(entry.level is Level.EMULATED for entry in best)
+            names.append(tuple(entry.kernel.name for entry in best))
+            why.append("emulated: no kernel of this format on this device" if emulated else "")
+            if not emulated:
+                time[u, k] = sum(entry.figures.seconds for entry in best)
+            error[u, k] = float(np.sqrt(np.mean([entry.figures.error**2 for entry in best])))
+            held[u, k] = _unit_bytes(measurer.model, unit, best)
+        chosen.append(tuple(names))
+        reasons.append(tuple(why))
+    own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
+    features = unit_features(
+        measurer.model,
+        units,
+        statistics,
+        [sum(shares[m.path] for m in unit.modules) for unit in units],
+        [float(held[u, k]) / max(1, measurer.baseline_bytes) for u, k in enumerate(own)],
+    )
+    return Profile(
+        time, held, error, features, tuple(chosen), seconds, measurer.baseline_bytes, tuple(reasons)
+    )
+
+
+def _unit_bytes(model: nn.Module, unit: Unit, best: Sequence[_Tried]) -> int:
+    if not unit.tied:
+        return sum(entry.figures.bytes for entry in best)
+    # Tied modules may or may not share what they were converted to: convert them together and count.
+    memo: Memo = {}
+    ranges: InputRange = (-1.0, 1.0)  # a range changes no size
+    together = nn.ModuleList(
+        entry.kernel.convert(model.get_submodule(module.path), ranges, memo)
+        for module, entry in zip(unit.modules, best, strict=True)
+    )
+    return held_bytes(together)

@@ -1,0 +1,125 @@
+"""Paired timing: speed as a ratio of interleaved runs, because absolute times on a shared machine lie."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """How long to repeat.
+
+    Attributes:
+        target: Half-width of the 95% interval, relative to the ratio, at which repeating stops.
+        max_seconds: Cap on the time spent, warm-up aside.
+        min_pairs: Paired ratios before stopping is considered.
+        max_pairs: Cap on paired ratios.
+        min_sample_seconds: A sample repeats calls until it takes this long, so that the clock and the
+            scheduler do not dominate short runs.
+        warmup: Untimed calls of each side.
+    """
+
+    target: float = 0.01
+    max_seconds: float = 1.0
+    min_pairs: int = 8
+    max_pairs: int = 400
+    min_sample_seconds: float = 0.004
+    warmup: int = 3
+
+
+@dataclass(frozen=True)
+class PairedTiming:
+    """The outcome of `time_pairs`.
+
+    Attributes:
+        ratio: Median of the paired ratios a ÷ b: above 1, b is faster.
+        low: Lower end of its bootstrap 95% interval.
+        high: Upper end.
+        a_seconds: Median seconds of one call of a.
+        b_seconds: Median seconds of one call of b.
+        pairs: Number of paired ratios.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    a_seconds: float
+    b_seconds: float
+    pairs: int
+
+
+def time_pairs(a: Callable[[], object], b: Callable[[], object], settings: TimingSettings) -> PairedTiming:
+    """Time two callables interleaved as A B B A and return the ratio of their times.
+
+    One pair is one A B B A block: (A + A) ÷ (B + B). Slow drift of the machine cancels within a block. The
+    order of the sides alternates between blocks, so that neither always follows the other.
+    """
+    for _ in range(settings.warmup):
+        a()
+        b()
+    calls = _calls_per_sample((a, b), settings.min_sample_seconds)
+    blocks: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    next_look = settings.min_pairs
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        while True:
+            first, second = (a, b) if len(blocks) % 2 == 0 else (b, a)
+            outer, inner = _sample(first, calls), _sample(second, calls) + _sample(second, calls)
+            outer += _sample(first, calls)
+            blocks.append((outer, inner) if first is a else (inner, outer))
+            spent = time.perf_counter() - started
+            if len(blocks) >= settings.max_pairs or (spent > settings.max_seconds and len(blocks) >= 3):
+                break
+            if len(blocks) >= next_look:
+                ratio, low, high = median_interval(_ratios(blocks))
+                if (high - low) / 2 <= settings.target * ratio:
+                    break
+                next_look = int(np.ceil(len(blocks) * 1.4))
+    finally:
+        if collecting:
+            gc.enable()
+    ratio, low, high = median_interval(_ratios(blocks))
+    times = np.asarray(blocks) / (2 * calls)
+    return PairedTiming(
+        ratio, low, high, float(np.median(times[:, 0])), float(np.median(times[:, 1])), len(blocks)
+    )
+
+
+def median_interval(values: NDArray[np.float64] | Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and its bootstrap 95% interval (percentile method, fixed seed)."""
+    array = np.asarray(values, dtype=np.float64)
+    median = float(np.median(array))
+    if len(array) < 3 or np.ptp(array) == 0.0:
+        return median, float(array.min()), float(array.max())
+    found = stats.bootstrap(
+        (array,), np.median, n_resamples=1000, method="percentile", rng=np.random.default_rng(0)
+    )
+    low, high = found.confidence_interval
+    return median, min(float(low), median), max(float(high), median)
+
+
+def _ratios(blocks: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+    array = np.asarray(blocks)
+    ratios: NDArray[np.float64] = array[:, 0] / array[:, 1]
+    return ratios
+
+
+def _calls_per_sample(sides: Sequence[Callable[[], object]], seconds: float) -> int:
+    slowest = max(_sample(side, 1) for side in sides)
+    return max(1, int(np.ceil(seconds / max(slowest, 1e-7))))
+
+
+def _sample(call: Callable[[], object], calls: int) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - started
