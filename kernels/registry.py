@@ -194,9 +194,9 @@ def feasible(
     for name in FORMATS:
         best = Support(Level.REFUSED, f"no {name} implementation for {operation.value}")
         for item in implementations(operation, name):
-            worst = worst(item.support(shape, device) for shape in seen)
-            if _RANK[worst.level] > _RANK[best.level] or best.reason.startswith("no "):
-                best = worst
+            found = worst(item.support(shape, device) for shape in seen)
+            if _RANK[found.level] > _RANK[best.level] or best.reason.startswith("no "):
+                best = found
         answer[name] = best
     return answer
 
