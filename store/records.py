@@ -70,6 +70,7 @@ class Run(_Record):
         quality_drop: Baseline quality minus `quality`.
         reported: Further metrics, for people.
         wall_seconds: Wall time that the whole measured run took, conversion included.
+        cached: Measured by an earlier job and taken over by this one; set by the store when it reads.
         measured_at: When it finished.
     """
 
@@ -91,6 +92,7 @@ class Run(_Record):
     quality_drop: Finite | None = None
     reported: dict[str, Finite] = {}
     wall_seconds: Finite
+    cached: bool = False
     measured_at: datetime = Field(default_factory=utc_now)
 
 

@@ -1,0 +1,44 @@
+"""Which measured runs may go."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, delete, exists, func, select
+from sqlalchemy.orm import Session
+
+from autoprec.store.models import AttemptRow, ContextRow, JobRow, JobRunRow, PlanRow, ProfileRow, RunRow
+
+
+def prune_runs(session: Session, older_than: datetime | None, version: tuple[str, str] | None) -> int:
+    """Remove runs, profiles and contexts as `Store.prune` says; return how many runs went."""
+    run_matches: list[ColumnElement[bool]] = []
+    profile_matches: list[ColumnElement[bool]] = []
+    if older_than is not None:
+        run_matches.append(RunRow.measured_at < older_than)
+        profile_matches.append(ProfileRow.created_at < older_than)
+    if version is not None:
+        library, number = version
+        contexts = session.execute(select(ContextRow.key, ContextRow.versions))
+        keys = [key for key, versions in contexts if versions.get(library) == number]
+        run_matches.append(RunRow.context_key.in_(keys))
+        profile_matches.append(ProfileRow.context_key.in_(keys))
+
+    unfinished = JobRow.state != "finished"
+    needed_by_job = exists().where(JobRunRow.run_id == RunRow.id, JobRow.id == JobRunRow.job_id, unfinished)
+    behind_plan = exists().where(
+        PlanRow.context_key == RunRow.context_key, PlanRow.plan_key == RunRow.plan_key
+    )
+    doomed = and_(*run_matches, ~needed_by_job, ~behind_plan)
+    removed = session.scalar(select(func.count()).select_from(RunRow).where(doomed)) or 0
+    session.execute(delete(RunRow).where(doomed))
+
+    profiled_for_job = exists().where(JobRow.context_key == ProfileRow.context_key, unfinished)
+    session.execute(delete(ProfileRow).where(*profile_matches, ~profiled_for_job))
+
+    used = [
+        exists().where(row.context_key == ContextRow.key)
+        for row in (RunRow, ProfileRow, PlanRow, JobRow, AttemptRow)
+    ]
+    session.execute(delete(ContextRow).where(*(~use for use in used)))
+    return removed
