@@ -23,8 +23,9 @@ _POSTGRES_SENTENCES = {
     "42501": "refuses this user the right to do so; grant it",
     "25006": "is read-only; name a server that takes writes",
 }
-# Too many connections, shutting down, crashed, starting up, serialisation failure, deadlock.
-_POSTGRES_TRANSIENT = {"53300", "57P01", "57P02", "57P03", "40001", "40P01"}
+# Too many connections, shutting down, crashed, starting up, serialisation failure, deadlock, and a row
+# referred to that another transaction has just removed.
+_POSTGRES_TRANSIENT = {"53300", "57P01", "57P02", "57P03", "40001", "40P01", "23503"}
 
 
 def is_transient(error: StatementError) -> bool:

@@ -231,7 +231,7 @@ class AttemptRow(Base):
 
     token: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
-    context_key: Mapped[str] = mapped_column(ForeignKey("contexts.key"), index=True)
+    context_key: Mapped[str] = mapped_column(ForeignKey("contexts.key"))
     plan_key: Mapped[str]
     fresh: Mapped[bool]
     begun_at: Mapped[datetime]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, select
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, select
 from sqlalchemy.orm import Session
 
-from autoprec.store.models import AttemptRow, ContextRow, JobRow, JobRunRow, PlanRow, ProfileRow, RunRow
+from autoprec.store.models import ContextRow, JobRow, JobRunRow, PlanRow, ProfileRow, RunRow
 
 
 def prune_runs(session: Session, older_than: datetime | None, version: tuple[str, str] | None) -> int:
-    """Remove runs, profiles and contexts as `Store.prune` says; return how many runs went."""
+    """Remove runs and profiles as `Store.prune` says; return how many runs went.
+
+    Contexts stay, even where nothing refers to them: they are small, and another process may have saved one
+    that it is about to use.
+    """
     run_matches: list[ColumnElement[bool]] = []
     profile_matches: list[ColumnElement[bool]] = []
     if older_than is not None:
@@ -30,15 +35,9 @@ def prune_runs(session: Session, older_than: datetime | None, version: tuple[str
         PlanRow.context_key == RunRow.context_key, PlanRow.plan_key == RunRow.plan_key
     )
     doomed = and_(*run_matches, ~needed_by_job, ~behind_plan)
-    removed = session.scalar(select(func.count()).select_from(RunRow).where(doomed)) or 0
-    session.execute(delete(RunRow).where(doomed))
+    result = session.execute(delete(RunRow).where(doomed))
+    removed = cast("CursorResult[Any]", result).rowcount
 
     profiled_for_job = exists().where(JobRow.context_key == ProfileRow.context_key, unfinished)
     session.execute(delete(ProfileRow).where(*profile_matches, ~profiled_for_job))
-
-    used = [
-        exists().where(row.context_key == ContextRow.key)
-        for row in (RunRow, ProfileRow, PlanRow, JobRow, AttemptRow)
-    ]
-    session.execute(delete(ContextRow).where(*(~use for use in used)))
     return removed

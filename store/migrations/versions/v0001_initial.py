@@ -109,7 +109,6 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["context_key"], ["contexts.key"], name="fk_attempts_context_key_contexts"),
     )
     op.create_index("ix_attempts_job_id_plan_key", "attempts", ["job_id", "plan_key"])
-    op.create_index("ix_attempts_context_key", "attempts", ["context_key"])
     op.create_table(
         "profiles",
         sa.Column("context_key", sa.Text(), nullable=False),

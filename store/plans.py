@@ -1,0 +1,181 @@
+"""The store's part for what came out of jobs: plans and policies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from autoprec.errors import StoreError
+from autoprec.plan import Plan
+from autoprec.store.checks import check_safetensors, checked_json, digest_of, one_of
+from autoprec.store.database import Database
+from autoprec.store.models import ContextRow, JobRow, PlanRow, PolicyRow
+from autoprec.store.records import StoredPlan, StoredPolicy, utc_now
+
+Role = Literal["best", "front", "lossless"]
+Objective = Literal["latency", "throughput", "memory"]
+
+
+class PlanStore:
+    """Plans with their evidence, and trained policies."""
+
+    _db: Database
+
+    def save_plan(self, job_id: str, context_key: str, role: Role, plan: Plan) -> int:
+        """Keep a plan with its evidence. Keeping the same plan in the same role again changes nothing.
+
+        Returns:
+            The plan's id.
+
+        Raises:
+            StoreError: The plan has no evidence, the role is unknown, or there is no such job or context.
+        """
+        if plan.evidence is None:
+            raise StoreError(f"plan {plan.key} has no evidence; measure it before it is stored")
+        text = plan.to_json()
+        digest = digest_of(job_id, context_key, one_of("role", role, Role), text)
+        values = {
+            "digest": digest,
+            "job_id": job_id,
+            "context_key": context_key,
+            "plan_key": plan.key,
+            "role": role,
+            "plan": text,
+            "speedup": plan.evidence.speedup.value,
+            "plan_bytes": plan.evidence.plan_bytes,
+            "quality_drop": plan.evidence.quality.drop,
+            "created_at": utc_now(),
+        }
+
+        def body(session: Session) -> int:
+            self._db.get(session, JobRow, job_id)
+            self._db.get(session, ContextRow, context_key)
+            self._db.insert_new(session, PlanRow, values, "digest")
+            return session.scalars(select(PlanRow.id).where(PlanRow.digest == digest)).one()
+
+        return self._db.write(body)
+
+    def plans(
+        self,
+        *,
+        job_id: str | None = None,
+        context_key: str | None = None,
+        role: Role | None = None,
+        limit: int | None = 100,
+    ) -> list[StoredPlan]:
+        """Return plans that match everything given, the newest first."""
+        query = select(PlanRow).order_by(PlanRow.id.desc()).limit(limit)
+        if job_id is not None:
+            query = query.where(PlanRow.job_id == job_id)
+        if context_key is not None:
+            query = query.where(PlanRow.context_key == context_key)
+        if role is not None:
+            query = query.where(PlanRow.role == one_of("role", role, Role))
+        return self._db.read(lambda session: [row.record() for row in session.scalars(query)])
+
+    def best_plan(
+        self,
+        *,
+        fingerprint: str | None = None,
+        architecture: str | None = None,
+        workload: str | None = None,
+        device_name: str | None = None,
+        runtime: str | None = None,
+        objective: Objective | None = None,
+        max_quality_drop: float | None = None,
+        max_bytes: int | None = None,
+    ) -> StoredPlan | None:
+        """Return the best stored plan that matches everything given, or `None`.
+
+        The best is the one with the largest speedup, and for the objective `memory` the one that holds
+        the fewest bytes; of equals the one that loses less quality, then the newest.
+
+        Args:
+            fingerprint: Of weights, quality code, data and shapes.
+            architecture: Of the model's structure; a plan fits every model of its architecture.
+            workload: Reference of the workload, as its job was given it.
+            device_name: Where it was measured.
+            runtime: What executed it.
+            objective: `latency` and `throughput` leave only plans that were timed on such inputs.
+            max_quality_drop: Largest absolute drop, on the evidence.
+            max_bytes: Most bytes held, on the evidence.
+        """
+        equal = {
+            ContextRow.fingerprint: fingerprint,
+            ContextRow.architecture: architecture,
+            ContextRow.device_name: device_name,
+            ContextRow.runtime: runtime,
+            ContextRow.purpose: objective if objective in ("latency", "throughput") else None,
+            JobRow.workload: workload,
+        }
+        query = (
+            select(PlanRow)
+            .join(ContextRow, ContextRow.key == PlanRow.context_key)
+            .join(JobRow, JobRow.id == PlanRow.job_id)
+            .where(*(column == value for column, value in equal.items() if value is not None))
+        )
+        if max_quality_drop is not None:
+            query = query.where(PlanRow.quality_drop <= max_quality_drop)
+        if max_bytes is not None:
+            query = query.where(PlanRow.plan_bytes <= max_bytes)
+        if objective is not None:
+            one_of("objective", objective, Objective)
+        order = PlanRow.plan_bytes.asc() if objective == "memory" else PlanRow.speedup.desc()
+        query = query.order_by(order, PlanRow.quality_drop, PlanRow.id.desc()).limit(1)
+
+        def body(session: Session) -> StoredPlan | None:
+            row = session.scalar(query)
+            return None if row is None else row.record()
+
+        return self._db.read(body)
+
+    def save_policy(self, name: str, meta: Mapping[str, Any], weights: bytes) -> int:
+        """Keep a trained policy. Keeping the same one again changes nothing.
+
+        Args:
+            name: For people; several policies may have the same.
+            meta: JSON.
+            weights: The bytes of a safetensors file.
+
+        Returns:
+            The policy's id.
+
+        Raises:
+            StoreError: The weights are not safetensors, or `meta` is not JSON.
+        """
+        check_safetensors(weights, name)
+        checked = checked_json(meta, f"meta of policy {name!r}")
+        digest = digest_of(name, json.dumps(checked, sort_keys=True), hashlib.sha256(weights).hexdigest())
+        values = {
+            "digest": digest,
+            "name": name,
+            "meta": checked,
+            "weights": weights,
+            "created_at": utc_now(),
+        }
+
+        def body(session: Session) -> int:
+            self._db.insert_new(session, PolicyRow, values, "digest")
+            return session.scalars(select(PolicyRow.id).where(PolicyRow.digest == digest)).one()
+
+        return self._db.write(body)
+
+    def policies(self, *, name: str | None = None, limit: int | None = 100) -> list[StoredPolicy]:
+        """Return policies, the newest first."""
+        query = select(PolicyRow).order_by(PolicyRow.id.desc()).limit(limit)
+        if name is not None:
+            query = query.where(PolicyRow.name == name)
+        return self._db.read(lambda session: [row.record() for row in session.scalars(query)])
+
+    def policy(self, policy_id: int) -> StoredPolicy:
+        """Return a policy.
+
+        Raises:
+            StoreError: There is none with this id.
+        """
+        return self._db.read(lambda session: self._db.get(session, PolicyRow, policy_id).record())
