@@ -16,10 +16,7 @@ from autoprec.workload import Split, Workload
 from autoprec.workloads import text
 from autoprec.workloads.packages import MINILM_WEIGHTS, device_of, import_or_explain, package_file
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    Batch = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
 
 QUERY = "how do I change the delivery address of an order that was shipped?"
 """A query of 16 tokens, [CLS] and [SEP] included."""

