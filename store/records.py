@@ -64,6 +64,9 @@ class Run(_Record):
         speedup: Median paired ratio baseline ÷ plan; `None` where a unit was emulated.
         speedup_low: Lower end of its bootstrap 95% interval.
         speedup_high: Upper end.
+        over_lossless: Median paired ratio best lossless plan ÷ plan; fresh runs only.
+        over_lossless_low: Lower end of its bootstrap 95% interval.
+        over_lossless_high: Upper end.
         pairs: Number of paired ratios.
         held_bytes: Bytes of parameters, buffers and packed weights.
         quality: Quality under the plan.
@@ -86,6 +89,9 @@ class Run(_Record):
     speedup: Finite | None = None
     speedup_low: Finite | None = None
     speedup_high: Finite | None = None
+    over_lossless: Finite | None = None
+    over_lossless_low: Finite | None = None
+    over_lossless_high: Finite | None = None
     pairs: int = 0
     held_bytes: int | None = None
     quality: Finite | None = None
