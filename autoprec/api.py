@@ -1,0 +1,127 @@
+"""AutoPrec from Python: tune a workload, ask the store for its best plan, check a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autoprec.checking import CheckResult, check_plan
+from autoprec.envs.space import Objective
+from autoprec.job import TuningJob
+from autoprec.plan import Plan
+from autoprec.prepare import measured_device
+from autoprec.progress import Progress
+from autoprec.result import TuneResult
+from autoprec.settings import TuneSettings
+from autoprec.store.store import Store
+from autoprec.workload import architecture_fingerprint, load_workload
+
+
+def tune(
+    workload: Any,
+    *,
+    objective: Objective = "latency",
+    max_quality_drop: str | float | None = None,
+    max_memory: str | int | None = None,
+    budget: str | int | None = None,
+    searcher: str = "portfolio",
+    formats: str | Sequence[str] | None = None,
+    seed: int = 0,
+    groups: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    store: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Find the best precision plan of a workload by measuring it on this machine.
+
+    Args:
+        workload: `file.py:name`, `package.module:name`, a ready-made name, or a workload class or instance.
+        objective: What to make small: `latency` or `throughput` (time of a run), or `memory`.
+        max_quality_drop: Absolute (0.005) or relative (`"1%"`); `None` for the whole Pareto front.
+        max_memory: Limit on bytes held by weights: bytes, `"80MB"` or `"40%"`.
+        budget: Measured runs (200) or wall time (`"20m"`); by default what suits the model's size.
+        searcher: Who proposes plans.
+        formats: Formats to choose from; by default all that run natively here.
+        seed: Seed of the searchers.
+        groups: Regular expressions; the modules that one matches in full share one decision.
+        exclude: Regular expressions of modules to leave as they came.
+        store: URL or file of the store; by default `AUTOPREC_STORE` or a file in the user's data directory.
+        out: Directory for `plan.json` and `report.html`; nothing is written where it is `None`.
+        resume: Go on with the newest unfinished job of the same settings.
+        progress: Hears what happens.
+
+    Raises:
+        UserError: An argument, the workload or the store cannot be used.
+    """
+    loaded = load_workload(workload)
+    settings = TuneSettings.check(
+        workload=loaded.reference,
+        objective=objective,
+        max_quality_drop=max_quality_drop,
+        max_memory=max_memory,
+        budget=budget,
+        searcher=searcher,
+        formats=formats,
+        seed=seed,
+        groups=tuple(groups),
+        exclude=tuple(exclude),
+    )
+    with Store.open(store) as opened:
+        job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=workload)
+        result = job.run()
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def best_plan(
+    workload: Any,
+    *,
+    objective: Objective = "latency",
+    max_quality_drop: float | None = None,
+    max_bytes: int | None = None,
+    anywhere: bool = False,
+    store: str | None = None,
+) -> Plan | None:
+    """Return the best plan that the store holds for a workload, or `None`.
+
+    Args:
+        workload: What `tune` takes, or the architecture fingerprint of a model.
+        objective: What the plan should make small.
+        max_quality_drop: Absolute limit on the measured drop.
+        max_bytes: Limit on bytes held by weights.
+        anywhere: Also plans that were measured on other devices.
+        store: See `tune`.
+
+    Raises:
+        UserError: The workload or the store cannot be used.
+    """
+    if isinstance(workload, str) and len(workload) == 32 and ":" not in workload:
+        architecture = workload
+    else:
+        architecture = architecture_fingerprint(load_workload(workload).build_model())
+    with Store.open(store) as opened:
+        found = opened.best_plan(
+            architecture=architecture,
+            device_name=None if anywhere else measured_device().name,
+            objective=objective,
+            max_quality_drop=max_quality_drop,
+            max_bytes=max_bytes,
+        )
+    return None if found is None else Plan.from_json(found.plan, source=f"plan {found.id} of the store")
+
+
+def check(plan: Plan | str | Path, workload: Any) -> CheckResult:
+    """Measure a plan again, fresh, on this machine, and say whether its claim holds here.
+
+    Args:
+        plan: The plan, or the path of its file.
+        workload: What `tune` takes.
+
+    Raises:
+        UserError: The plan or the workload cannot be used, or they do not fit.
+    """
+    return check_plan(plan if isinstance(plan, Plan) else Plan.load(plan), workload)

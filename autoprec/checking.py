@@ -1,0 +1,101 @@
+"""Measure a plan again, fresh, and hold its claim against what is measured here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoprec.envs.measure import FRESH_TIMING, Measurement
+from autoprec.errors import CandidateError, PlanError
+from autoprec.plan import Plan
+from autoprec.prepare import Prepared, prepare
+
+SPEED_MARGIN = 0.95
+"""A claimed speedup holds where the upper end measured here reaches this share of the claim's lower end."""
+DROP_MARGIN = 0.1
+"""A claimed quality drop holds where the drop here is at most this share (of drop, or baseline 0.1%) larger."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What `check_plan` found.
+
+    Attributes:
+        holds: Whether every claim holds here; `None` where the plan claims nothing.
+        reasons: A sentence for each claim that does not hold, or for why nothing could be measured.
+        measurement: What was measured, or `None` where the plan failed.
+        notes: What differs from where the plan was measured.
+    """
+
+    holds: bool | None
+    reasons: tuple[str, ...]
+    measurement: Measurement | None
+    notes: tuple[str, ...]
+
+
+def check_plan(plan: Plan, workload: Any) -> CheckResult:
+    """Measure a plan on this machine.
+
+    Raises:
+        WorkloadError: The workload cannot be used.
+        PlanError: The plan is for another model.
+    """
+    throughput = plan.evidence is not None and plan.evidence.objective == "throughput"
+    prepared = prepare(workload, "throughput" if throughput else "latency")
+    if plan.architecture != prepared.context.architecture:
+        raise PlanError(
+            f"the plan was made for architecture {plan.architecture}; workload {prepared.loaded.reference!r} has "
+            f"{prepared.context.architecture}: check it with the workload it was made for"
+        )
+    measurer = prepared.measurer
+    try:
+        measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
+    except CandidateError as error:
+        return CheckResult(False, (f"the plan does not run here: {error}",), None, _differences(plan, prepared))
+    reasons = _broken_claims(plan, measured, measurer.baseline_quality(measurer.splits[-1]))
+    holds = None if plan.evidence is None else not reasons
+    return CheckResult(holds, tuple(reasons), measured, _differences(plan, prepared))
+
+
+def _broken_claims(plan: Plan, measured: Measurement, baseline_quality: float) -> list[str]:
+    claim = plan.evidence
+    if claim is None:
+        return []
+    reasons = []
+    timing = measured.timing
+    assert timing is not None
+    if claim.objective != "memory" and timing.high < SPEED_MARGIN * claim.speedup.low:
+        reasons.append(
+            f"speedup: claimed {claim.speedup.value:.2f}x ({claim.speedup.low:.2f} to {claim.speedup.high:.2f}), "
+            f"measured {timing.ratio:.2f}x ({timing.low:.2f} to {timing.high:.2f})"
+        )
+    allowed = claim.quality.drop
+    if claim.max_quality_drop is not None:
+        allowed = max(allowed, claim.max_quality_drop)
+    slack = max(DROP_MARGIN * abs(allowed), 1e-3 * abs(baseline_quality) * DROP_MARGIN)
+    if measured.quality_drop > allowed + slack:
+        reasons.append(f"quality drop: claimed at most {allowed:.4g}, measured {measured.quality_drop:.4g}")
+    if measured.held_bytes > 1.01 * claim.plan_bytes:
+        reasons.append(
+            f"memory: claimed {claim.plan_bytes / 1e6:.1f} MB, measured {measured.held_bytes / 1e6:.1f} MB"
+        )
+    return reasons
+
+
+def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
+    claim = plan.evidence
+    if claim is None:
+        return ("the plan carries no evidence, so there is no claim to hold it to",)
+    here, there = prepared.context.device, claim.device
+    notes = []
+    if (here.name, here.capability) != (there.name, there.capability):
+        notes.append(f"measured on {there.name} ({there.capability}); here: {here.name} ({here.capability})")
+    if here.threads != there.threads:
+        notes.append(f"measured with {there.threads} threads; here: {here.threads}")
+    if here.versions != there.versions:
+        notes.append(f"measured with {there.versions}; here: {here.versions}")
+    if claim.weights != prepared.weights:
+        notes.append("the weights differ from those it was measured with")
+    if claim.shapes != prepared.context.shapes:
+        notes.append(f"measured at {'; '.join(claim.shapes)}; here: {'; '.join(prepared.context.shapes)}")
+    return tuple(notes)

@@ -1,0 +1,239 @@
+"""The commands that show something while they work: live progress, results as tables."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from autoprec.api import check, tune
+from autoprec.envs.space import FORMAT_NAMES
+from autoprec.plan import Evidence, Plan
+from autoprec.progress import Progress, Standing
+from autoprec.result import TuneResult
+
+INTERRUPTED = 130
+
+
+def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **options: Any) -> int:
+    """Tune with a live display; return the exit code."""
+    console = Console(highlight=False)
+    progress = LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with progress:
+            result = tune(workload, store=store, resume=resume, progress=progress, out=None, **options)
+    except KeyboardInterrupt:
+        again = " ".join([*_quoted(arg for arg in sys.argv[1:] if arg != "--resume"), "--resume"])
+        console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
+        return INTERRUPTED
+    show_result(console, result)
+    plan, report = result.save(out)
+    console.print(f"Plan:   {plan}\nReport: {report}\nStore:  {result.store} (job {result.job_id})", soft_wrap=True)
+    return 0 if result.best is not None else 1
+
+
+def run_check(plan: Path, workload: str) -> int:
+    """Check a plan and print the outcome; return the exit code."""
+    console = Console(highlight=False)
+    loaded = Plan.load(plan)
+    outcome = check(loaded, workload)
+    table = Table("", "claimed", "measured here")
+    claim, found = loaded.evidence, outcome.measurement
+    if found is not None:
+        timing = found.timing
+        table.add_row(
+            "speedup",
+            _interval(claim.speedup.value, claim.speedup.low, claim.speedup.high) if claim else "",
+            _interval(timing.ratio, timing.low, timing.high) if timing else "emulated",
+        )
+        table.add_row(
+            "quality drop", f"{claim.quality.drop:.4g}" if claim else "", f"{found.quality_drop:.4g}"
+        )
+        table.add_row(
+            "weights", f"{claim.plan_bytes / 1e6:.1f} MB" if claim else "", f"{found.held_bytes / 1e6:.1f} MB"
+        )
+        console.print(table)
+    for note in outcome.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    for reason in outcome.reasons:
+        console.print(f"Does not hold: {reason}", soft_wrap=True)
+    if outcome.holds:
+        console.print("The claim holds here.")
+    return 0 if outcome.holds is not False else 1
+
+
+def show_result(console: Console, result: TuneResult) -> None:
+    """Print the evidence table, the formats of the best plan, and the notes."""
+    table = Table(
+        "plan", "speedup", "over lossless", "drop", "weights", "found by",
+        title=f"{result.workload}: {result.quality_name}", title_justify="left",
+    )  # fmt: skip
+    rows = [("best", result.best), ("best lossless", result.lossless), ("no quality limit", result.bound)]
+    rows += [("front", plan) for plan in result.front]
+    for name, plan in rows:
+        if plan is not None and plan.evidence is not None:
+            table.add_row(name, *_evidence_row(plan.evidence))
+    console.print(table)
+    if result.best is not None:
+        counts = {name: 0 for name in FORMAT_NAMES}
+        for unit in result.best.units:
+            counts[unit.format] += 1
+        console.print("Best plan: " + ", ".join(f"{n} units {name}" for name, n in counts.items() if n))
+        for name, (before, after) in _reported(result.best).items():
+            console.print(f"  {name}: {before:.4g} as it came, {after:.4g} under the plan")
+    if result.failures:
+        console.print(f"{len(result.failures)} plans failed; first: {result.failures[0][1]}", soft_wrap=True)
+    for note in result.notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    spent = result.spending
+    console.print(
+        f"{len(result.trials)} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, profile "
+        f"{spent.profile:.0f} s, measuring {spent.measuring:.0f} s, thinking {spent.thinking:.0f} s, winners again "
+        f"{spent.fresh:.0f} s",
+        soft_wrap=True,
+    )
+
+
+class LiveProgress(Progress):
+    """A live display for a terminal: phase, runs against budget, best so far, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            TextColumn("{task.fields[phase]:<18}"), BarColumn(), TextColumn("{task.fields[text]}"), console=console
+        )
+        self._task = self._bars.add_task("", phase="starting", text="", total=1.0)
+        self._live = Live(self._bars, console=console, refresh_per_second=4)
+        self._console = console
+
+    def __enter__(self) -> LiveProgress:
+        """Show the display."""
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Take the display away."""
+        self._live.__exit__(*exception)
+
+    def phase(self, name: str, detail: str = "", share: float | None = None) -> None:
+        """See `Progress`."""
+        self._bars.update(self._task, phase=name, text=detail, completed=share or 0.0, total=1.0)
+
+    def standing(self, standing: Standing) -> None:
+        """See `Progress`."""
+        self._bars.update(self._task, text=describe(standing), completed=_share(standing), total=1.0)
+
+    def note(self, text: str) -> None:
+        """See `Progress`."""
+        self._console.print(f"Note: {text}", soft_wrap=True)
+
+
+class PlainProgress(Progress):
+    """Lines for a log: each phase, then a line at most every few seconds."""
+
+    EVERY = 5.0
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = 0.0
+        self._phase = ""
+
+    def __enter__(self) -> PlainProgress:
+        """Do nothing: lines need no set-up."""
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Do nothing."""
+
+    def phase(self, name: str, detail: str = "", share: float | None = None) -> None:
+        """See `Progress`."""
+        if name != self._phase or (detail and self._due()):
+            self._phase = name
+            self._print(f"{name} {detail}".rstrip() + (f" ({share:.0%})" if share is not None else ""))
+
+    def standing(self, standing: Standing) -> None:
+        """See `Progress`."""
+        if self._due():
+            self._print(f"searching: {describe(standing)}")
+
+    def note(self, text: str) -> None:
+        """See `Progress`."""
+        self._print(f"Note: {text}")
+
+    def _due(self) -> bool:
+        if time.monotonic() - self._last < self.EVERY:
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+
+def describe(standing: Standing) -> str:
+    """Return one line on where a search stands."""
+    runs = f"{standing.runs}/{standing.max_runs}" if standing.max_runs else str(standing.runs)
+    best = standing.best
+    found = (
+        f"best {1 / best.time:.2f}x, drop {best.drop:.4g}, {best.bytes / 1e6:.1f} MB ({best.searcher})"
+        if best
+        else "none within the limits yet"
+    )
+    left = _seconds_left(standing)
+    return f"{runs} runs, {found}" + (f", {left / 60:.0f} min left" if left is not None else "")
+
+
+def _share(standing: Standing) -> float:
+    shares = [0.0]
+    if standing.max_runs:
+        shares.append(standing.runs / standing.max_runs)
+    if standing.max_seconds:
+        shares.append(standing.seconds / standing.max_seconds)
+    return min(1.0, max(shares))
+
+
+def _seconds_left(standing: Standing) -> float | None:
+    left = []
+    if standing.max_seconds:
+        left.append(standing.max_seconds - standing.seconds)
+    if standing.max_runs and standing.runs:
+        left.append((standing.max_runs - standing.runs) * standing.seconds / standing.runs)
+    return max(0.0, min(left)) if left else None
+
+
+def _evidence_row(evidence: Evidence) -> tuple[str, str, str, str, str]:
+    over = evidence.speedup_over_lossless
+    return (
+        _interval(evidence.speedup.value, evidence.speedup.low, evidence.speedup.high),
+        _interval(over.value, over.low, over.high) if over else "",
+        f"{evidence.quality.drop:.4g}",
+        f"{evidence.plan_bytes / 1e6:.1f} MB ({evidence.baseline_bytes / max(1, evidence.plan_bytes):.2f}x smaller)",
+        evidence.searcher,
+    )
+
+
+def _reported(plan: Plan) -> dict[str, tuple[float, float]]:
+    return plan.evidence.quality.reported if plan.evidence else {}
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f}x [{low:.3f}, {high:.3f}]"
+
+
+def _quoted(arguments: Any) -> list[str]:
+    import shlex
+
+    return [shlex.quote(argument) for argument in arguments]
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,49 @@
+"""What this machine can do: every operation × format, native, emulated or refused, and why."""
+
+from __future__ import annotations
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from autoprec.kernels.device import capability, device_name
+from autoprec.kernels.formats import FORMATS
+from autoprec.kernels.registry import Level, Operation, OpShape, Support, feasible, implementations
+from autoprec.store.store import Store
+
+SAMPLES = {
+    Operation.LINEAR: OpShape(Operation.LINEAR, 16, 512, 512, True),
+    Operation.CONV2D: OpShape(Operation.CONV2D, 196, 64, 64, True, kernel=(3, 3), padding=(1, 1)),
+    Operation.EMBEDDING: OpShape(Operation.EMBEDDING, 16, 1024, 256, False),
+}
+"""A common shape of each operation; `autoprec tune` asks again for the shapes it really sees."""
+
+
+def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
+    """Return format × operation → support on a device, at `SAMPLES`."""
+    by_operation = {operation: feasible(operation, [shape], device) for operation, shape in SAMPLES.items()}
+    return {
+        name: {operation: found[name] for operation, found in by_operation.items()} for name in FORMATS
+    }
+
+
+def print_doctor() -> None:
+    """Print the table, the reasons, and where things are."""
+    console = Console(highlight=False)
+    console.print(f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}")
+    found = diagnose(torch.device("cpu"))
+    table = Table("format", *(operation.value for operation in SAMPLES), "what it is")
+    reasons: list[str] = []
+    for name, row in found.items():
+        cells = []
+        for operation, support in row.items():
+            kernels = [item.name for item in implementations(operation, name)]
+            cells.append(f"native: {', '.join(kernels)}" if support.level is Level.NATIVE else support.level.value)
+            if support.level is not Level.NATIVE:
+                reasons.append(f"{name} {operation.value}: {support.level.value}, {support.reason}")
+        table.add_row(name, *cells, FORMATS[name].summary)
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
+    with Store.open() as store:
+        console.print(f"Store: {store.location}", soft_wrap=True)

@@ -1,0 +1,290 @@
+"""The last word on a search: its winners measured again, fresh, before they are called winners.
+
+The luckiest noise of a search wins it, so no figure of the search goes on a plan. Winners are timed longer,
+against the model as it came and against the best lossless plan, and judged on held-out data where the
+workload has any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autoprec.agents.searcher import Problem
+from autoprec.agents.warm_start import cheapest_plan, lossless_plan
+from autoprec.envs.measure import FRESH_TIMING
+from autoprec.envs.plans import plan_of
+from autoprec.envs.profile import Profiled
+from autoprec.envs.space import Assignment, Goal, Trial, pareto_front
+from autoprec.envs.timing import PairedTiming
+from autoprec.errors import CandidateError
+from autoprec.plan import Evidence, Interval, Plan, Quality
+from autoprec.prepare import Prepared
+from autoprec.store.records import Run, utc_now
+
+WANTED = 3
+"""Plans that hold the goal when measured fresh, before the best of them is called best."""
+ATTEMPTS = 8
+FRONT_SIZE = 6
+"""Members of the Pareto front that are measured fresh, spread evenly."""
+
+Save = Callable[[Run], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the fresh measurements say.
+
+    Attributes:
+        best: The plan for the goal; `None` where none meets it.
+        lossless: The best lossless plan.
+        front: The Pareto front of everything that was measured fresh, cheapest first.
+        bound: Every unit in its fastest (smallest) format, whatever the quality.
+        notes: What the user should know.
+    """
+
+    best: Plan | None
+    lossless: Plan
+    front: tuple[Plan, ...]
+    bound: Plan | None
+    notes: tuple[str, ...]
+
+
+class FreshMeasuring:
+    """Measures the winners of one search again.
+
+    Args:
+        prepared: The workload.
+        profiled: Its profile.
+        problem: The space, the profile and the goal of the search.
+        max_quality_drop: The limit the user gave, absolute, or `None`.
+        save: Called with each finished run, to keep it.
+        known: Fresh runs of this job from before it was resumed, by plan key: not measured again.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        profiled: Profiled,
+        problem: Problem,
+        max_quality_drop: float | None,
+        save: Save,
+        known: dict[str, Run],
+    ) -> None:
+        self.prepared = prepared
+        self.profiled = profiled
+        self.problem = problem
+        self.goal = problem.goal
+        self._lossless = lossless_plan(problem)
+        self._limit = max_quality_drop
+        self._save = save
+        self._known = known
+        self._split = prepared.measurer.splits[-1]
+        self._done: dict[Assignment, Plan | None] = {}
+        self._runs = 0
+
+    def decide(self, trials: Sequence[Trial], progress: Callable[[str, float], None]) -> Verdict:
+        """Measure the lossless plan, the bound, the best candidates and the front, and decide.
+
+        Raises:
+            CandidateError: Even the lossless plan fails.
+        """
+        self._runs = len(trials)
+        notes: list[str] = []
+        progress("best lossless plan", 0.0)
+        lossless = self._measured(self._lossless, "lossless", required=True)
+        assert lossless is not None
+        ranked = sorted((t for t in trials if t.meets(self.goal)), key=lambda trial: trial.cost(self.goal))
+        holding: list[Plan] = []
+        for attempt, trial in enumerate(ranked[:ATTEMPTS]):
+            progress("best plans", 0.1 + 0.5 * attempt / ATTEMPTS)
+            plan = self._measured(trial.assignment, trial.searcher)
+            if plan is not None and self._holds(plan):
+                holding.append(plan)
+            elif plan is not None and plan.evidence is not None:
+                notes.append(
+                    f"a plan within the limit in the search has a drop of {plan.evidence.quality.drop:.4g} when "
+                    f"judged on the {self._split} data: passed over"
+                )
+            if len(holding) >= WANTED:
+                break
+        progress("unconstrained bound", 0.65)
+        bound = self._measured(cheapest_plan(self.problem), "bound")
+        front = pareto_front(trials, self.goal)
+        picked = [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)] if front else []
+        for index, trial in enumerate(picked):
+            progress("Pareto front", 0.7 + 0.3 * index / FRONT_SIZE)
+            self._measured(trial.assignment, trial.searcher)
+        best = self._best(holding, lossless, notes)
+        measured = [plan for plan in self._done.values() if plan is not None]
+        return Verdict(best, lossless, tuple(_front(measured, self.goal)), bound, tuple(dict.fromkeys(notes)))
+
+    def _best(self, holding: Sequence[Plan], lossless: Plan, notes: list[str]) -> Plan | None:
+        # Members of the front were measured fresh too: the best of everything that holds is the best.
+        everything = {plan.key: plan for plan in (*holding, *self._done.values()) if plan and self._holds(plan)}
+        if not everything:
+            smallest = min(
+                (plan for plan in self._done.values() if plan), key=lambda plan: _evidence(plan).plan_bytes
+            )
+            notes.append(
+                f"no measured plan meets the goal; the smallest holds {_evidence(smallest).plan_bytes / 1e6:.1f} MB "
+                f"at a drop of {_evidence(smallest).quality.drop:.4g}"
+            )
+            return None
+        best = min(everything.values(), key=lambda plan: plan_cost(plan, self.goal))
+        if self.goal.objective != "memory" and best.key != lossless.key and self._holds(lossless):
+            over = _evidence(best).speedup_over_lossless
+            if over is not None and over.low <= 1.0:
+                notes.append(
+                    "precision gains nothing here: the fastest plan within the limit is "
+                    f"{over.value:.3f}x ({over.low:.3f} to {over.high:.3f}) the best lossless plan, so the lossless "
+                    "plan is called best"
+                )
+                return lossless
+        return best
+
+    def _holds(self, plan: Plan) -> bool:
+        evidence = _evidence(plan)
+        return evidence.quality.drop <= self.goal.max_quality_drop and (
+            self.goal.max_bytes is None or evidence.plan_bytes <= self.goal.max_bytes
+        )
+
+    def _measured(self, assignment: Assignment, searcher: str, *, required: bool = False) -> Plan | None:
+        if assignment in self._done:
+            return self._done[assignment]
+        prepared = self.prepared
+        plan = plan_of(
+            prepared.discovery,
+            prepared.context.architecture,
+            self.profiled.profile,
+            assignment,
+            self.profiled.ranges,
+        )
+        run = self._known.get(plan.key) or self._run(plan, searcher, assignment)
+        if run.status == "failed":
+            if required:
+                raise CandidateError(f"the best lossless plan fails: {run.reason}")
+            self._done[assignment] = None
+            return None
+        evidenced = plan.model_copy(update={"evidence": self._evidence_of(run)})
+        self._done[assignment] = evidenced
+        return evidenced
+
+    def _run(self, plan: Plan, searcher: str, assignment: Assignment) -> Run:
+        started = time.perf_counter()
+        measurer = self.prepared.measurer
+        formats = tuple(unit.format for unit in plan.units)
+        try:
+            measured = measurer.measure(plan, self._split, FRESH_TIMING, reported=True)
+            over = None if assignment == self._lossless else self._over_lossless(plan)
+        except CandidateError as error:
+            run = Run(
+                plan_key=plan.key, formats=formats, status="failed", reason=str(error), split=self._split,
+                fresh=True, searcher=searcher, wall_seconds=time.perf_counter() - started,
+            )  # fmt: skip
+        else:
+            assert measured.timing is not None
+            run = Run(
+                plan_key=plan.key,
+                formats=formats,
+                status="ok",
+                split=self._split,
+                fresh=True,
+                searcher=searcher,
+                **timing_fields(measured.timing),
+                over_lossless=over.ratio if over else None,
+                over_lossless_low=over.low if over else None,
+                over_lossless_high=over.high if over else None,
+                held_bytes=measured.held_bytes,
+                quality=measured.quality,
+                quality_drop=measured.quality_drop,
+                reported=measured.reported,
+                wall_seconds=time.perf_counter() - started,
+            )
+        self._save(run)
+        return run
+
+    def _over_lossless(self, plan: Plan) -> PairedTiming:
+        """Time the best lossless plan against `plan`; two candidates are alive while this lasts."""
+        lossless = self._done[self._lossless]
+        assert lossless is not None
+        measurer = self.prepared.measurer
+        with measurer.executable(lossless) as a, measurer.executable(plan) as b:
+            return measurer.time(a, b, FRESH_TIMING)
+
+    def _evidence_of(self, run: Run) -> Evidence:
+        prepared, measurer = self.prepared, self.prepared.measurer
+        context = prepared.context
+        baseline_quality = measurer.baseline_quality(self._split)
+        speedup = _interval(run.speedup, run.speedup_low, run.speedup_high)
+        assert speedup is not None and run.baseline_seconds is not None and run.plan_seconds is not None
+        assert run.held_bytes is not None and run.quality is not None and run.quality_drop is not None
+        reported = measurer.baseline_reported(self._split)
+        return Evidence(
+            workload=context.workload,
+            fingerprint=context.fingerprint,
+            weights=prepared.weights,
+            objective=self.goal.objective,
+            max_quality_drop=self._limit,
+            baseline_ms=run.baseline_seconds * 1e3,
+            plan_ms=run.plan_seconds * 1e3,
+            speedup=speedup,
+            speedup_over_lossless=_interval(run.over_lossless, run.over_lossless_low, run.over_lossless_high),
+            baseline_bytes=measurer.baseline_bytes,
+            plan_bytes=run.held_bytes,
+            quality=Quality(
+                metric=prepared.loaded.quality_name,
+                split=self._split,
+                baseline=baseline_quality,
+                plan=run.quality,
+                drop=run.quality_drop,
+                reported={name: (reported[name], value) for name, value in run.reported.items() if name in reported},
+            ),
+            shapes=context.shapes,
+            device=context.device,
+            searcher=run.searcher,
+            measured_runs=self._runs,
+            pairs=run.pairs,
+            measured_at=utc_now().isoformat(timespec="seconds"),
+        )
+
+
+def timing_fields(timing: PairedTiming) -> dict[str, float | int]:
+    """Return a timing as the fields of a `Run`."""
+    return {
+        "baseline_seconds": timing.a_seconds,
+        "plan_seconds": timing.b_seconds,
+        "speedup": timing.ratio,
+        "speedup_low": timing.low,
+        "speedup_high": timing.high,
+        "pairs": timing.pairs,
+    }
+
+
+def plan_cost(plan: Plan, goal: Goal) -> float:
+    """Return what the goal makes small, from a plan's evidence: bytes, or relative time."""
+    evidence = _evidence(plan)
+    return float(evidence.plan_bytes) if goal.objective == "memory" else 1.0 / evidence.speedup.value
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> Interval | None:
+    if value is None or low is None or high is None:
+        return None
+    return Interval(value=value, low=low, high=high)
+
+
+def _evidence(plan: Plan) -> Evidence:
+    assert plan.evidence is not None, "only plans that were measured come here"
+    return plan.evidence
+
+
+def _front(plans: Sequence[Plan], goal: Goal) -> list[Plan]:
+    front: list[Plan] = []
+    lowest = float("inf")
+    for plan in sorted(plans, key=lambda plan: (plan_cost(plan, goal), _evidence(plan).quality.drop)):
+        drop = _evidence(plan).quality.drop
+        if drop < lowest:
+            front.append(plan)
+            lowest = drop
+    return front

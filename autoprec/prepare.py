@@ -1,0 +1,97 @@
+"""Make a workload ready to be measured: load it, check that it works as it came, find its units."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Literal
+
+import torch
+
+from autoprec.envs.measure import Measurer
+from autoprec.envs.units import Discovery, discover
+from autoprec.kernels.device import capability, device_name
+from autoprec.plan import Device
+from autoprec.runtimes.eager import EagerRuntime
+from autoprec.store.records import Context
+from autoprec.workload import (
+    LoadedWorkload,
+    architecture_fingerprint,
+    describe_inputs,
+    load_workload,
+    measured_fingerprint,
+    weights_fingerprint,
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workload made ready: everything that does not depend on a search.
+
+    Attributes:
+        loaded: The workload.
+        measurer: Measures plans of it.
+        discovery: Its units.
+        context: What its figures hold for.
+        weights: Fingerprint of its weights.
+        calibration: Its calibration batches, or an empty list.
+    """
+
+    loaded: LoadedWorkload
+    measurer: Measurer
+    discovery: Discovery
+    context: Context
+    weights: str
+    calibration: list[Any]
+
+
+def prepare(
+    workload: Any,
+    purpose: Literal["latency", "throughput"],
+    groups: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Prepared:
+    """Load a workload, run the model as it came, judge its quality, and find its units.
+
+    Args:
+        workload: What `load_workload` takes.
+        purpose: Which example inputs are timed.
+        groups: See `discover`.
+        exclude: See `discover`.
+
+    Raises:
+        WorkloadError: The workload cannot be loaded or breaks its contract.
+        SettingError: A regular expression is broken or matches nothing.
+    """
+    loaded = load_workload(workload)
+    model = loaded.build_model()
+    examples = loaded.examples(purpose)
+    calibration = loaded.calibration() or []
+    fingerprint = measured_fingerprint(loaded, model, examples)
+    measurer = Measurer(loaded, model, examples, EagerRuntime(), calibration)
+    measurer.check_baseline()
+    # A metric whose data lies in another file can change without its code: then these change.
+    qualities = [f"{measurer.baseline_quality(split):.6g}" for split in measurer.splits]
+    context = Context(
+        workload=loaded.reference,
+        fingerprint=hashlib.sha256("|".join([fingerprint, *qualities]).encode()).hexdigest()[:32],
+        architecture=architecture_fingerprint(model),
+        purpose=purpose,
+        shapes=tuple(describe_inputs(example.inputs) for example in examples),
+        device=measured_device(),
+    )
+    discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
+    return Prepared(loaded, measurer, discovery, context, weights_fingerprint(model), calibration)
+
+
+def measured_device() -> Device:
+    """Return what figures that are measured now, here, hold for."""
+    return Device(
+        name=device_name(),
+        capability=capability(),
+        runtime=EagerRuntime.name,
+        threads=torch.get_num_threads(),
+        versions={"torch": str(torch.__version__), "autoprec": version("autoprec")},
+    )

@@ -1,0 +1,84 @@
+"""What a tuning job gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
+from autoprec.plan import Plan
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Where the wall time of a job went, in seconds (this process only, not what a resumed job used before)."""
+
+    setup: float
+    profile: float
+    measuring: float
+    thinking: float
+    fresh: float
+
+    @property
+    def overhead(self) -> float:
+        """Share of the time that was not measuring, profiling aside."""
+        total = self.measuring + self.thinking + self.fresh
+        return self.thinking / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The outcome of `autoprec.tune`.
+
+    Attributes:
+        best: The plan for the goal, measured fresh; `None` where no plan meets it.
+        lossless: The best plan with the same numbers as the model as it came.
+        front: The Pareto front of the measured plans, each measured fresh, cheapest first.
+        bound: Every unit in its fastest (smallest) format, whatever the quality, measured fresh.
+        notes: What the user should know, in sentences.
+        goal: What was searched for.
+        space: The units and the formats they could take.
+        profile: What was learnt about them before the search.
+        trials: Every measured run of the search, in order.
+        failures: (formats by unit, reason) of the runs that failed.
+        left: Modules that no unit covers, path to the reason.
+        workload: Reference of the workload.
+        baseline_quality: Quality of the model as it came, on the search split.
+        quality_name: What quality means.
+        job_id: The job in the store.
+        store: Where the store is.
+        cached: How many runs were answered from the store.
+        spending: Where the time went.
+    """
+
+    best: Plan | None
+    lossless: Plan
+    front: tuple[Plan, ...]
+    bound: Plan | None
+    notes: tuple[str, ...]
+    goal: Goal
+    space: SearchSpace
+    profile: Profile
+    trials: tuple[Trial, ...]
+    failures: tuple[tuple[tuple[str, ...], str], ...]
+    left: dict[str, str]
+    workload: str
+    baseline_quality: float
+    quality_name: str
+    job_id: str
+    store: str
+    cached: int
+    spending: Spending
+
+    def save(self, directory: str | Path) -> tuple[Path, Path]:
+        """Write `plan.json` (the best plan, or the lossless one) and `report.html`; return their paths.
+
+        Raises:
+            PlanError: The directory cannot be written.
+        """
+        from autoprec.report import write_report
+
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = (self.best or self.lossless).save(folder / "plan.json")
+        return plan, write_report(self, folder / "report.html")
