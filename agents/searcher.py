@@ -46,6 +46,10 @@ class Searcher(ABC):
         An empty list says that the searcher has nothing left to try.
         """
 
+    def proposer(self, assignment: Assignment) -> str:
+        """Return who is credited with a plan of the last `propose`: itself, or a portfolio's member."""
+        return self.name
+
     def close(self) -> None:  # noqa: B027  (optional: most searchers hold nothing)
         """Free what the searcher holds. Calling it twice is allowed."""
 

@@ -1,0 +1,110 @@
+"""Running a search, and how well it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autoprec.agents.searcher import Searcher
+from autoprec.envs.space import Assignment, Goal, Trial, best_trial, pareto_front
+
+
+def run_search(
+    searcher: Searcher,
+    evaluate: Callable[[Assignment, str], Trial],
+    budget: int | None,
+    *,
+    initial: Sequence[Assignment] = (),
+    already: Sequence[Trial] = (),
+    batch: int = 4,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_propose: Callable[[Sequence[Assignment]], None] = lambda plans: None,
+) -> list[Trial]:
+    """Search until the budget is spent, the space is exhausted or `should_stop` says so.
+
+    Args:
+        searcher: Proposes; it must not have observed anything yet.
+        evaluate: Measures a plan; its second argument is who proposed it. Called once a plan. What it
+            returns is final: keep it safe in there.
+        budget: Most trials in all, those in `already` included; `None` for no limit but `should_stop`.
+        initial: Plans measured before the searcher is asked, unless they are in `already`.
+        already: Trials of an earlier run of this search, in order, to go on from.
+        batch: Most plans asked for at once; the searcher learns between batches.
+        should_stop: Asked before every run.
+        on_propose: Told of every batch before it is measured.
+
+    Returns:
+        Every trial, `already` first.
+    """
+    trials = list(already)
+    searcher.observe(trials)
+    seen = {trial.assignment for trial in trials}
+
+    def measure(plans: Sequence[Assignment], names: Sequence[str]) -> bool:
+        """Measure plans and let the searcher observe each batch; return whether to go on."""
+        done: list[Trial] = []
+        try:
+            for plan, name in zip(plans, names, strict=True):
+                if should_stop() or (budget is not None and len(trials) >= budget):
+                    return False
+                trial = evaluate(plan, name)
+                seen.add(plan)
+                trials.append(trial)
+                done.append(trial)
+        finally:
+            searcher.observe(done)
+        return True
+
+    first = [plan for plan in dict.fromkeys(initial) if plan not in seen]
+    if not measure(first, ["initial"] * len(first)):
+        return trials
+    while budget is None or len(trials) < budget:
+        if should_stop():
+            break
+        plans = searcher.propose(batch if budget is None else min(batch, budget - len(trials)))
+        on_propose(plans)
+        if not plans or not measure(plans, [searcher.proposer(plan) for plan in plans]):
+            break
+    return trials
+
+
+def hypervolume(trials: Sequence[Trial], goal: Goal, reference: tuple[float, float]) -> float:
+    """Return the area between the Pareto front and a reference point (cost, drop).
+
+    Drops below 0 count as 0: a plan that measured better than the baseline is no better than lossless.
+    Plans beyond the reference add nothing.
+    """
+    cost_limit, drop_limit = reference
+    area, height = 0.0, drop_limit
+    for trial in pareto_front(trials, goal):
+        cost, drop = trial.cost(goal), max(trial.drop, 0.0)
+        if cost < cost_limit and drop < height:
+            area += (cost_limit - cost) * (height - drop)
+            height = drop
+    return area
+
+
+def regret(trials: Sequence[Trial], goal: Goal, optimum: Trial, start: float = 1.0) -> float:
+    """Return how much of the possible gain was missed, 0 (optimal) to 1 (nothing gained).
+
+    The gain runs from `start` (the baseline's cost: 1 for time, its bytes for memory) to the optimum's
+    cost; a search without a plan that meets the goal has gained nothing.
+    """
+    best = best_trial(trials, goal)
+    possible = start - optimum.cost(goal)
+    if best is None:
+        return 1.0
+    if possible <= 0:
+        return 0.0
+    return float(np.clip((best.cost(goal) - optimum.cost(goal)) / possible, 0.0, 1.0))
+
+
+def runs_to_gain(
+    trials: Sequence[Trial], goal: Goal, optimum: Trial, share: float = 0.95, start: float = 1.0
+) -> int | None:
+    """Return after how many trials `share` of the possible gain was reached, or `None` if never."""
+    for count in range(1, len(trials) + 1):
+        if regret(trials[:count], goal, optimum, start) <= 1 - share:
+            return count
+    return None

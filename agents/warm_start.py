@@ -1,0 +1,54 @@
+"""The plans that every search measures first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoprec.agents.searcher import Problem
+from autoprec.envs.space import Assignment
+
+LOSSLESS_ERROR = 1e-6
+"""Relative output error up to which a format counts as the same numbers (fp32 summation order)."""
+
+
+def lossless_plan(problem: Problem) -> Assignment:
+    """Return the cheapest plan whose units all compute the baseline's numbers.
+
+    That is the baseline's format in its best implementation, or another format that happens to lose
+    nothing (weights that already lie on its grid).
+    """
+    profile, space = problem.profile, problem.space
+    cost = profile.bytes if problem.goal.objective == "memory" else profile.time
+    plan = []
+    for unit, base in enumerate(space.baseline):
+        same = [k for k in space.choices(unit) if k == base or profile.error[unit, k] <= LOSSLESS_ERROR]
+        known = [k for k in same if np.isfinite(cost[unit, k])]
+        plan.append(min(known, key=lambda k: float(cost[unit, k]), default=base))
+    return tuple(plan)
+
+
+def cheapest_plan(problem: Problem) -> Assignment:
+    """Return the plan with every unit in its cheapest format, whatever it loses: the unconstrained bound."""
+    profile, space = problem.profile, problem.space
+    table = profile.bytes if problem.goal.objective == "memory" else profile.time
+    cost = np.where(space.mask & ~np.isnan(table), table, np.inf)
+    return tuple(
+        int(np.argmin(row)) if np.isfinite(row).any() else base
+        for row, base in zip(cost, space.baseline, strict=True)
+    )
+
+
+def initial_plans(problem: Problem) -> list[Assignment]:
+    """Return the plans that a search measures before its searcher is asked, distinct, in this order.
+
+    The baseline's formats in their best implementations, the best lossless plan, each format everywhere
+    it is allowed, and every unit in its cheapest format (the unconstrained bound).
+    """
+    space = problem.space
+    plans = [
+        space.baseline,
+        lossless_plan(problem),
+        *(space.uniform(k) for k in range(space.mask.shape[1]) if space.mask[:, k].any()),
+        cheapest_plan(problem),
+    ]
+    return list(dict.fromkeys(plans))
