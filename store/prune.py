@@ -29,15 +29,19 @@ def prune_runs(session: Session, older_than: datetime | None, version: tuple[str
         run_matches.append(RunRow.context_key.in_(keys))
         profile_matches.append(ProfileRow.context_key.in_(keys))
 
-    unfinished = JobRow.state != "finished"
-    needed_by_job = exists().where(JobRunRow.run_id == RunRow.id, JobRow.id == JobRunRow.job_id, unfinished)
+    resumable = JobRow.state != "finished"
+    if older_than is not None:
+        resumable = and_(resumable, JobRow.updated_at >= older_than)
+    needed_by_job = exists().where(JobRunRow.run_id == RunRow.id, JobRow.id == JobRunRow.job_id, resumable)
     behind_plan = exists().where(
         PlanRow.context_key == RunRow.context_key, PlanRow.plan_key == RunRow.plan_key
     )
     doomed = and_(*run_matches, ~needed_by_job, ~behind_plan)
-    result = session.execute(delete(RunRow).where(doomed))
+    unsynchronised = {"synchronize_session": False}  # no row of these is loaded in the session
+    result = session.execute(delete(RunRow).where(doomed), execution_options=unsynchronised)
     removed = cast("CursorResult[Any]", result).rowcount
 
-    profiled_for_job = exists().where(JobRow.context_key == ProfileRow.context_key, unfinished)
-    session.execute(delete(ProfileRow).where(*profile_matches, ~profiled_for_job))
+    profiled_for_job = exists().where(JobRow.context_key == ProfileRow.context_key, resumable)
+    stale = delete(ProfileRow).where(*profile_matches, ~profiled_for_job)
+    session.execute(stale, execution_options=unsynchronised)
     return removed

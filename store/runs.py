@@ -141,9 +141,10 @@ class RunStore:
     def prune(self, *, older_than: datetime | None = None, version: tuple[str, str] | None = None) -> int:
         """Remove measured runs that are old, or were measured with one version of a library.
 
-        Where both are given, both must hold. Profiles that match go too. Kept are the runs of jobs that have not finished (resuming them would measure
-        again) and the runs of plans in the store (their evidence stays traceable). The freed space is used
-        again by later runs; the file does not shrink.
+        Where both are given, both must hold. Profiles that match go too. Kept are the runs of plans in the
+        store (their evidence stays traceable) and those of jobs that have not finished (to resume one
+        would measure them again), unless the job has been left alone since `older_than`. The freed space
+        is used again by later runs; the file does not shrink.
 
         Args:
             older_than: Runs that finished before.
