@@ -10,21 +10,22 @@ def main() -> None:
     try:
         from autoprec.cli import app
     except ModuleNotFoundError as error:
-        print(
-            f"autoprec: {error.name} is not installed; the command line needs: pip install 'autoprec[tune]'",
-            file=sys.stderr,
+        sys.exit(
+            _say(f"{error.name} is not installed; the command line needs: pip install 'autoprec[tune]'", 2)
         )
-        raise SystemExit(2) from None
     from autoprec.errors import AutoPrecError, UserError
 
     try:
         app()
     except UserError as error:
-        print(f"autoprec: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        sys.exit(_say(str(error), 2))
     except AutoPrecError as error:
-        print(f"autoprec: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        sys.exit(_say(str(error), 1))
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(f"autoprec: {message}\n")
+    return code
 
 
 if __name__ == "__main__":

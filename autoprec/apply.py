@@ -98,7 +98,7 @@ def swap_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> N
 def read_applied(model: nn.Module, plan: Plan) -> dict[str, tuple[str, str]]:
     """Return for each module of a plan the (format, implementation) that the model really holds there."""
     found: dict[str, tuple[str, str]] = {}
-    for unit, entry in _entries(plan):
+    for _unit, entry in _entries(plan):
         module = model.get_submodule(entry.path)
         if isinstance(module, FormatModule):
             found[entry.path] = (module.format_name, module.implementation_name)

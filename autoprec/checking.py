@@ -11,9 +11,9 @@ from autoprec.plan import Plan
 from autoprec.prepare import Prepared, prepare
 
 SPEED_MARGIN = 0.95
-"""A claimed speedup holds where the upper end measured here reaches this share of the claim's lower end."""
+"""A claimed speedup holds where the upper end measured here is at least this share of the claim's lower."""
 DROP_MARGIN = 0.1
-"""A claimed quality drop holds where the drop here is at most this share (of drop, or baseline 0.1%) larger."""
+"""A claimed drop holds where the drop here is at most this share of it, or of 0.1% of quality, larger."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,17 @@ def check_plan(plan: Plan, workload: Any) -> CheckResult:
     prepared = prepare(workload, "throughput" if throughput else "latency")
     if plan.architecture != prepared.context.architecture:
         raise PlanError(
-            f"the plan was made for architecture {plan.architecture}; workload {prepared.loaded.reference!r} has "
-            f"{prepared.context.architecture}: check it with the workload it was made for"
+            f"the plan was made for architecture {plan.architecture}; workload "
+            f"{prepared.loaded.reference!r} has {prepared.context.architecture}: "
+            "check it with the workload it was made for"
         )
     measurer = prepared.measurer
     try:
         measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
     except CandidateError as error:
-        return CheckResult(False, (f"the plan does not run here: {error}",), None, _differences(plan, prepared))
+        return CheckResult(
+            False, (f"the plan does not run here: {error}",), None, _differences(plan, prepared)
+        )
     reasons = _broken_claims(plan, measured, measurer.baseline_quality(measurer.splits[-1]))
     holds = None if plan.evidence is None else not reasons
     return CheckResult(holds, tuple(reasons), measured, _differences(plan, prepared))
@@ -66,7 +69,8 @@ def _broken_claims(plan: Plan, measured: Measurement, baseline_quality: float) -
     assert timing is not None
     if claim.objective != "memory" and timing.high < SPEED_MARGIN * claim.speedup.low:
         reasons.append(
-            f"speedup: claimed {claim.speedup.value:.2f}x ({claim.speedup.low:.2f} to {claim.speedup.high:.2f}), "
+            f"speedup: claimed {claim.speedup.value:.2f}x "
+            f"({claim.speedup.low:.2f} to {claim.speedup.high:.2f}), "
             f"measured {timing.ratio:.2f}x ({timing.low:.2f} to {timing.high:.2f})"
         )
     allowed = claim.quality.drop

@@ -46,9 +46,12 @@ def tune(
         list[str] | None, typer.Option(help="Regular expression: its modules stay as they came.")
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="URL or file of the store. Default: $AUTOPREC_STORE or your data directory.")
+        str | None,
+        typer.Option(help="URL or file of the store. Default: $AUTOPREC_STORE or your data directory."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for plan.json and report.html.")] = Path("autoprec-out"),
+    out: Annotated[Path, typer.Option(help="Directory for plan.json and report.html.")] = Path(
+        "autoprec-out"
+    ),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished job.")] = False,
 ) -> None:
     """Tune WORKLOAD on this machine; write plan.json and report.html."""
@@ -103,7 +106,9 @@ def workloads() -> None:
 
 @app.callback(invoke_without_command=True)
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         from autoprec import __version__

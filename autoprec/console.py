@@ -38,7 +38,9 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         return INTERRUPTED
     show_result(console, result)
     plan, report = result.save(out)
-    console.print(f"Plan:   {plan}\nReport: {report}\nStore:  {result.store} (job {result.job_id})", soft_wrap=True)
+    console.print(
+        f"Plan:   {plan}\nReport: {report}\nStore:  {result.store} (job {result.job_id})", soft_wrap=True
+    )
     return 0 if result.best is not None else 1
 
 
@@ -85,7 +87,7 @@ def show_result(console: Console, result: TuneResult) -> None:
             table.add_row(name, *_evidence_row(plan.evidence))
     console.print(table)
     if result.best is not None:
-        counts = {name: 0 for name in FORMAT_NAMES}
+        counts = dict.fromkeys(FORMAT_NAMES, 0)
         for unit in result.best.units:
             counts[unit.format] += 1
         console.print("Best plan: " + ", ".join(f"{n} units {name}" for name, n in counts.items() if n))
@@ -97,9 +99,9 @@ def show_result(console: Console, result: TuneResult) -> None:
         console.print(f"Note: {note}", soft_wrap=True)
     spent = result.spending
     console.print(
-        f"{len(result.trials)} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, profile "
-        f"{spent.profile:.0f} s, measuring {spent.measuring:.0f} s, thinking {spent.thinking:.0f} s, winners again "
-        f"{spent.fresh:.0f} s",
+        f"{len(result.trials)} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, "
+        f"profile {spent.profile:.0f} s, measuring {spent.measuring:.0f} s, thinking {spent.thinking:.0f} s, "
+        f"winners again {spent.fresh:.0f} s",
         soft_wrap=True,
     )
 
@@ -109,7 +111,10 @@ class LiveProgress(Progress):
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
-            TextColumn("{task.fields[phase]:<18}"), BarColumn(), TextColumn("{task.fields[text]}"), console=console
+            TextColumn("{task.fields[phase]:<18}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=console,
         )
         self._task = self._bars.add_task("", phase="starting", text="", total=1.0)
         self._live = Live(self._bars, console=console, refresh_per_second=4)
@@ -212,11 +217,12 @@ def _seconds_left(standing: Standing) -> float | None:
 
 def _evidence_row(evidence: Evidence) -> tuple[str, str, str, str, str]:
     over = evidence.speedup_over_lossless
+    smaller = evidence.baseline_bytes / max(1, evidence.plan_bytes)
     return (
         _interval(evidence.speedup.value, evidence.speedup.low, evidence.speedup.high),
         _interval(over.value, over.low, over.high) if over else "",
         f"{evidence.quality.drop:.4g}",
-        f"{evidence.plan_bytes / 1e6:.1f} MB ({evidence.baseline_bytes / max(1, evidence.plan_bytes):.2f}x smaller)",
+        f"{evidence.plan_bytes / 1e6:.1f} MB ({smaller:.2f}x smaller)",
         evidence.searcher,
     )
 

@@ -22,15 +22,15 @@ SAMPLES = {
 def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
     """Return format × operation → support on a device, at `SAMPLES`."""
     by_operation = {operation: feasible(operation, [shape], device) for operation, shape in SAMPLES.items()}
-    return {
-        name: {operation: found[name] for operation, found in by_operation.items()} for name in FORMATS
-    }
+    return {name: {operation: found[name] for operation, found in by_operation.items()} for name in FORMATS}
 
 
 def print_doctor() -> None:
     """Print the table, the reasons, and where things are."""
     console = Console(highlight=False)
-    console.print(f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}")
+    console.print(
+        f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
     found = diagnose(torch.device("cpu"))
     table = Table("format", *(operation.value for operation in SAMPLES), "what it is")
     reasons: list[str] = []
@@ -38,7 +38,9 @@ def print_doctor() -> None:
         cells = []
         for operation, support in row.items():
             kernels = [item.name for item in implementations(operation, name)]
-            cells.append(f"native: {', '.join(kernels)}" if support.level is Level.NATIVE else support.level.value)
+            cells.append(
+                f"native: {', '.join(kernels)}" if support.level is Level.NATIVE else support.level.value
+            )
             if support.level is not Level.NATIVE:
                 reasons.append(f"{name} {operation.value}: {support.level.value}, {support.reason}")
         table.add_row(name, *cells, FORMATS[name].summary)

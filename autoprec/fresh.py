@@ -7,7 +7,6 @@ workload has any.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,8 @@ from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.plans import plan_of
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Assignment, Goal, Trial, pareto_front
-from autoprec.envs.timing import PairedTiming
 from autoprec.errors import CandidateError
+from autoprec.execute import execute
 from autoprec.plan import Evidence, Interval, Plan, Quality
 from autoprec.prepare import Prepared
 from autoprec.store.records import Run, utc_now
@@ -104,15 +103,19 @@ class FreshMeasuring:
                 holding.append(plan)
             elif plan is not None and plan.evidence is not None:
                 notes.append(
-                    f"a plan within the limit in the search has a drop of {plan.evidence.quality.drop:.4g} when "
-                    f"judged on the {self._split} data: passed over"
+                    "a plan within the limit in the search has a drop of "
+                    f"{plan.evidence.quality.drop:.4g} on the {self._split} data: passed over"
                 )
             if len(holding) >= WANTED:
                 break
         progress("unconstrained bound", 0.65)
         bound = self._measured(cheapest_plan(self.problem), "bound")
         front = pareto_front(trials, self.goal)
-        picked = [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)] if front else []
+        picked = (
+            [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)]
+            if front
+            else []
+        )
         for index, trial in enumerate(picked):
             progress("Pareto front", 0.7 + 0.3 * index / FRONT_SIZE)
             self._measured(trial.assignment, trial.searcher)
@@ -122,14 +125,17 @@ class FreshMeasuring:
 
     def _best(self, holding: Sequence[Plan], lossless: Plan, notes: list[str]) -> Plan | None:
         # Members of the front were measured fresh too: the best of everything that holds is the best.
-        everything = {plan.key: plan for plan in (*holding, *self._done.values()) if plan and self._holds(plan)}
+        everything = {
+            plan.key: plan for plan in (*holding, *self._done.values()) if plan and self._holds(plan)
+        }
         if not everything:
             smallest = min(
                 (plan for plan in self._done.values() if plan), key=lambda plan: _evidence(plan).plan_bytes
             )
             notes.append(
-                f"no measured plan meets the goal; the smallest holds {_evidence(smallest).plan_bytes / 1e6:.1f} MB "
-                f"at a drop of {_evidence(smallest).quality.drop:.4g}"
+                "no measured plan meets the goal; the smallest holds "
+                f"{_evidence(smallest).plan_bytes / 1e6:.1f} MB at a drop of "
+                f"{_evidence(smallest).quality.drop:.4g}"
             )
             return None
         best = min(everything.values(), key=lambda plan: plan_cost(plan, self.goal))
@@ -138,8 +144,8 @@ class FreshMeasuring:
             if over is not None and over.low <= 1.0:
                 notes.append(
                     "precision gains nothing here: the fastest plan within the limit is "
-                    f"{over.value:.3f}x ({over.low:.3f} to {over.high:.3f}) the best lossless plan, so the lossless "
-                    "plan is called best"
+                    f"{over.value:.3f}x ({over.low:.3f} to {over.high:.3f}) the best lossless plan, so the "
+                    "lossless plan is called best"
                 )
                 return lossless
         return best
@@ -172,46 +178,18 @@ class FreshMeasuring:
         return evidenced
 
     def _run(self, plan: Plan, searcher: str, assignment: Assignment) -> Run:
-        started = time.perf_counter()
-        measurer = self.prepared.measurer
-        formats = tuple(unit.format for unit in plan.units)
-        try:
-            measured = measurer.measure(plan, self._split, FRESH_TIMING, reported=True)
-            over = None if assignment == self._lossless else self._over_lossless(plan)
-        except CandidateError as error:
-            run = Run(
-                plan_key=plan.key, formats=formats, status="failed", reason=str(error), split=self._split,
-                fresh=True, searcher=searcher, wall_seconds=time.perf_counter() - started,
-            )  # fmt: skip
-        else:
-            assert measured.timing is not None
-            run = Run(
-                plan_key=plan.key,
-                formats=formats,
-                status="ok",
-                split=self._split,
-                fresh=True,
-                searcher=searcher,
-                **timing_fields(measured.timing),
-                over_lossless=over.ratio if over else None,
-                over_lossless_low=over.low if over else None,
-                over_lossless_high=over.high if over else None,
-                held_bytes=measured.held_bytes,
-                quality=measured.quality,
-                quality_drop=measured.quality_drop,
-                reported=measured.reported,
-                wall_seconds=time.perf_counter() - started,
-            )
+        lossless = None if assignment == self._lossless else self._done[self._lossless]
+        run = execute(
+            self.prepared.measurer,
+            plan,
+            searcher=searcher,
+            split=self._split,
+            timing=FRESH_TIMING,
+            fresh=True,
+            lossless=lossless,
+        )
         self._save(run)
         return run
-
-    def _over_lossless(self, plan: Plan) -> PairedTiming:
-        """Time the best lossless plan against `plan`; two candidates are alive while this lasts."""
-        lossless = self._done[self._lossless]
-        assert lossless is not None
-        measurer = self.prepared.measurer
-        with measurer.executable(lossless) as a, measurer.executable(plan) as b:
-            return measurer.time(a, b, FRESH_TIMING)
 
     def _evidence_of(self, run: Run) -> Evidence:
         prepared, measurer = self.prepared, self.prepared.measurer
@@ -239,7 +217,9 @@ class FreshMeasuring:
                 baseline=baseline_quality,
                 plan=run.quality,
                 drop=run.quality_drop,
-                reported={name: (reported[name], value) for name, value in run.reported.items() if name in reported},
+                reported={
+                    name: (reported[name], value) for name, value in run.reported.items() if name in reported
+                },
             ),
             shapes=context.shapes,
             device=context.device,
@@ -248,18 +228,6 @@ class FreshMeasuring:
             pairs=run.pairs,
             measured_at=utc_now().isoformat(timespec="seconds"),
         )
-
-
-def timing_fields(timing: PairedTiming) -> dict[str, float | int]:
-    """Return a timing as the fields of a `Run`."""
-    return {
-        "baseline_seconds": timing.a_seconds,
-        "plan_seconds": timing.b_seconds,
-        "speedup": timing.ratio,
-        "speedup_low": timing.low,
-        "speedup_high": timing.high,
-        "pairs": timing.pairs,
-    }
 
 
 def plan_cost(plan: Plan, goal: Goal) -> float:

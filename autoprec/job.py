@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
@@ -17,8 +17,9 @@ from autoprec.envs.plans import assignment_of, plan_of
 from autoprec.envs.profile import Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial, best_trial
-from autoprec.errors import CandidateError, SettingError, StoreError
-from autoprec.fresh import FreshMeasuring, timing_fields
+from autoprec.errors import SettingError, StoreError
+from autoprec.execute import execute
+from autoprec.fresh import FreshMeasuring
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import Spending, TuneResult
@@ -95,19 +96,17 @@ class TuningJob:
             raise  # the store cannot be told
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:2000]
-            self.store.update_job(
-                self.job.id, state="failed", message=reason, elapsed_seconds=self.elapsed
-            )
+            self.store.update_job(self.job.id, state="failed", message=reason, elapsed_seconds=self.elapsed)
             raise
-        self.store.update_job(
-            self.job.id, state="finished", phase="finished", elapsed_seconds=self.elapsed
-        )
+        self.store.update_job(self.job.id, state="finished", phase="finished", elapsed_seconds=self.elapsed)
         return result
 
     def _run(self) -> TuneResult:
         self._phase("preparing")
         started = time.perf_counter()
-        purpose = "throughput" if self.settings.objective == "throughput" else "latency"
+        purpose: Literal["latency", "throughput"] = (
+            "throughput" if self.settings.objective == "throughput" else "latency"
+        )
         self.prepared = prepare(self._workload, purpose, self.settings.groups, self.settings.exclude)
         self.context_key = self.store.save_context(self.prepared.context)
         if self.job.context_key not in (None, self.context_key):
@@ -127,16 +126,16 @@ class TuningJob:
         profiling = time.perf_counter() - started
 
         started = time.perf_counter()
-        budget = Budget.parse(self.settings.budget) if self.settings.budget else Budget.default(len(space.units))
+        budget = (
+            Budget.parse(self.settings.budget) if self.settings.budget else Budget.default(len(space.units))
+        )
         self._phase("searching")
         trials = self._search(problem, profiled, budget)
         searching = time.perf_counter() - started
 
         started = time.perf_counter()
         self._phase("measuring winners")
-        fresh = FreshMeasuring(
-            self.prepared, profiled, problem, limit, self._keep, self._known_fresh_runs()
-        )
+        fresh = FreshMeasuring(self.prepared, profiled, problem, limit, self._keep, self._known_fresh_runs())
         verdict = fresh.decide(trials, lambda what, share: self._phase("measuring winners", what, share))
         runs = self.store.job_runs(self.job.id)
         if verdict.best is not None:
@@ -245,9 +244,7 @@ class TuningJob:
         finally:
             searcher.close()
 
-    def _evaluate(
-        self, problem: Problem, profiled: Profiled, assignment: Assignment, proposer: str
-    ) -> Trial:
+    def _evaluate(self, problem: Problem, profiled: Profiled, assignment: Assignment, proposer: str) -> Trial:
         plan = plan_of(
             self.prepared.discovery,
             self.prepared.context.architecture,
@@ -260,31 +257,18 @@ class TuningJob:
             return _trial(cached, assignment)
         attempts = self.store.begin_run(self.job.id, self.context_key, plan.key, fresh=False)
         started = time.perf_counter()
-        formats = tuple(unit.format for unit in plan.units)
-        try:
-            if attempts >= MAX_ATTEMPTS:
-                raise CandidateError(f"the process died {attempts} times while this plan ran")
-            measured = self.prepared.measurer.measure(plan, "search", SEARCH_TIMING)
-            assert measured.timing is not None, "emulated formats are never in the search space"
+        if attempts >= MAX_ATTEMPTS:
             run = Run(
                 plan_key=plan.key,
-                formats=formats,
-                status="ok",
-                searcher=proposer,
-                **timing_fields(measured.timing),
-                held_bytes=measured.held_bytes,
-                quality=measured.quality,
-                quality_drop=measured.quality_drop,
-                wall_seconds=time.perf_counter() - started,
-            )
-        except CandidateError as error:
-            run = Run(
-                plan_key=plan.key,
-                formats=formats,
+                formats=tuple(unit.format for unit in plan.units),
                 status="failed",
-                reason=str(error),
+                reason=f"the process died {attempts} times while this plan ran",
                 searcher=proposer,
-                wall_seconds=time.perf_counter() - started,
+                wall_seconds=0.0,
+            )
+        else:
+            run = execute(
+                self.prepared.measurer, plan, searcher=proposer, split="search", timing=SEARCH_TIMING
             )
         self._measuring += time.perf_counter() - started
         self._keep(run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -161,7 +160,7 @@ class Plan(_Model):
         evidence: What was measured, if anything was.
     """
 
-    schema_version: Literal["autoprec.plan/1"] = Field(default=SCHEMA, alias="schema")
+    schema_version: Literal["autoprec.plan/1"] = Field(default="autoprec.plan/1", alias="schema")
     architecture: Name
     units: Annotated[tuple[UnitPlan, ...], Field(min_length=1)]
     left: dict[str, str] = {}
@@ -207,7 +206,7 @@ class Plan(_Model):
             ) as file:
                 file.write(self.to_json())
             Path(file.name).chmod(0o644)
-            os.replace(file.name, target)
+            Path(file.name).replace(target)
         except OSError as error:
             raise PlanError(f"cannot write plan {str(target)!r}: {error.strerror or error}") from error
         return target
@@ -224,8 +223,8 @@ class Plan(_Model):
             size = source.stat().st_size
             if size > MAX_PLAN_BYTES:
                 raise PlanError(
-                    f"plan {str(source)!r} has {size / 2**20:.0f} MB, more than the {MAX_PLAN_BYTES // 2**20} MB "
-                    "that a plan may have; is it a plan?"
+                    f"plan {str(source)!r} has {size / 2**20:.0f} MB, more than the "
+                    f"{MAX_PLAN_BYTES // 2**20} MB that a plan may have; is it a plan?"
                 )
             text = source.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from autoprec.plan import Plan
 
 @dataclass(frozen=True)
 class Spending:
-    """Where the wall time of a job went, in seconds (this process only, not what a resumed job used before)."""
+    """Where the wall time of this process went, in seconds; what a resumed job used before is not in it."""
 
     setup: float
     profile: float

@@ -120,8 +120,8 @@ class TuneSettings(BaseModel):
         number, percent = _number(self.max_quality_drop, "%")
         if number is None or number < 0:
             raise SettingError(
-                f"max_quality_drop is {self.max_quality_drop!r}; give a number (0.005) or a percentage of the "
-                "baseline's quality (1%), 0 or more"
+                f"max_quality_drop is {self.max_quality_drop!r}; give a number (0.005) or a percentage "
+                "of the baseline's quality (1%), 0 or more"
             )
         return number / 100 * abs(baseline_quality) if percent else number
 
@@ -134,7 +134,9 @@ class TuneSettings(BaseModel):
         if self.max_memory is None:
             return None
         number, percent = _number(self.max_memory, "%")
-        if number is None and (match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?b|b)", self.max_memory.lower())):
+        if number is None and (
+            match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?b|b)", self.max_memory.lower())
+        ):
             number, percent = float(match[1]) * _BYTES[match[2]], False
         if number is None or number <= 0:
             raise SettingError(

@@ -92,14 +92,18 @@ def define_workload(
         functions: dict[str, Any] = {"build_model": build_model, "example_inputs": example_inputs, **methods}
         if quality is not None:
             functions["quality"] = quality
-        members = {
-            name: staticmethod(value) if callable(value) else staticmethod(lambda value=value: value)
+        members: dict[str, Any] = {
+            name: staticmethod(value if callable(value) else _constant(value))
             for name, value in functions.items()
         }
-        members["__module__"] = build_model.__module__  # type: ignore[assignment]
+        members["__module__"] = build_model.__module__
         return type(build_model.__name__, (Workload,), members)
 
     return decorate
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -130,8 +134,8 @@ class LoadedWorkload:
             instance = _guard(f"{reference}: {target.__name__}()", target)
         elif inspect.isfunction(target):
             raise WorkloadError(
-                f"workload {reference!r} is a plain function; decorate it with @autoprec.define_workload(example_inputs=...)"
-                " or name a class"
+                f"workload {reference!r} is a plain function; decorate it with "
+                "@autoprec.define_workload(example_inputs=...) or name a class"
             )
         for method in ("build_model", "example_inputs"):
             if not callable(getattr(instance, method, None)):
@@ -192,9 +196,7 @@ class LoadedWorkload:
             if not (math.isfinite(example.weight) and example.weight > 0):
                 raise WorkloadError(f"{self.reference}: {method}() has an example of weight {example.weight}")
         total = sum(example.weight for example in examples)
-        return [
-            Example(e.inputs, e.weight / total, e.name or describe_inputs(e.inputs)) for e in examples
-        ]
+        return [Example(e.inputs, e.weight / total, e.name or describe_inputs(e.inputs)) for e in examples]
 
     def run(self, model: nn.Module, inputs: Any) -> Any:
         """Run the model once. The user's exceptions pass through: a candidate's failure is a result."""
@@ -272,11 +274,15 @@ def load_workload(reference: Any) -> LoadedWorkload:
         return _load_ready_made(reference)
     if not place or not attribute:
         raise WorkloadError(f"workload {reference!r} is not of the form file.py:name or package.module:name")
-    module = _import_file(Path(place), reference) if place.endswith(".py") else _import_module(place, reference)
+    module = (
+        _import_file(Path(place), reference) if place.endswith(".py") else _import_module(place, reference)
+    )
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            raise WorkloadError(f"workload {reference!r}: {place} has no {attribute!r}; it has {_names(module)}")
+            raise WorkloadError(
+                f"workload {reference!r}: {place} has no {attribute!r}; it has {_names(module)}"
+            )
         target = getattr(target, part)
     return LoadedWorkload(target, reference)
 
@@ -414,7 +420,9 @@ def _kind(value: Any) -> str:
 
 
 def _names(module: Any) -> str:
-    public = [name for name, value in vars(module).items() if not name.startswith("_") and inspect.isclass(value)]
+    public = [
+        name for name, value in vars(module).items() if not name.startswith("_") and inspect.isclass(value)
+    ]
     return ", ".join(public) or "no class"
 
 

@@ -169,9 +169,7 @@ class Measurer:
     def _timed_call(self, model: nn.Module) -> Callable[[], object]:
         # Weighted shapes: each pass runs every example in proportion to its share of the traffic.
         smallest = min(example.weight for example in self.examples)
-        repeats = [
-            (example.inputs, max(1, round(example.weight / smallest))) for example in self.examples
-        ]
+        repeats = [(example.inputs, max(1, round(example.weight / smallest))) for example in self.examples]
 
         def call() -> None:
             with torch.inference_mode():
@@ -208,7 +206,7 @@ class Measurer:
         with process_state_kept(), torch.no_grad():
             # Qualities that draw random numbers draw the same ones for every candidate.
             torch.manual_seed(0)
-            np.random.seed(0)  # noqa: NPY002  (the user's code may use the global generator)
+            np.random.seed(0)  # the user's code may use the global generator
             random.seed(0)
             if self.loaded.has_quality:
                 return self.loaded.quality(model, split)
@@ -229,8 +227,8 @@ class Measurer:
         parts = [t.detach().float().flatten() for t in iter_tensors(found) if t.is_floating_point()]
         if not parts:
             raise WorkloadError(
-                f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float tensor to "
-                "compare; define quality(model)"
+                f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float "
+                "tensor to compare; define quality(model)"
             )
         return torch.cat(parts)
 

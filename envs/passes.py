@@ -71,14 +71,18 @@ def observe_inputs(
     def record(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
         if value.is_floating_point() and value.numel():
             low, high = torch.aminmax(value.float())
-            found.setdefault(path, []).append((float(low), float(high), float(value.float().std(correction=0))))
+            found.setdefault(path, []).append(
+                (float(low), float(high), float(value.float().std(correction=0)))
+            )
 
     with _watched(model, modules, record), torch.no_grad(), process_state_kept():
         for batch in batches:
             run(model, batch)
     return {
         path: InputStatistics(
-            min(low for low, _, _ in rows), max(high for _, high, _ in rows), float(np.mean([r[2] for r in rows]))
+            min(low for low, _, _ in rows),
+            max(high for _, high, _ in rows),
+            float(np.mean([r[2] for r in rows])),
         )
         for path, rows in found.items()
     }
@@ -147,7 +151,9 @@ def _judge(
             figures[path].refused = f"{_reason(error)} (at input {list(value.shape)})"
             return
         if found.shape != output.shape or found.dtype != output.dtype:
-            figures[path].refused = (
+            figures[
+                path
+            ].refused = (
                 f"returns {found.dtype}{list(found.shape)} instead of {output.dtype}{list(output.shape)}"
             )
             return

@@ -102,7 +102,9 @@ def profile_workload(
             else:
                 tried.setdefault((path, name), []).append(_Tried(kernel, level, found[path]))
     _pool_equal_shapes(tried, modules)
-    return Profiled(_assemble(measurer, discovery, objective, tried, refusals, statistics, shares, seconds), ranges)
+    return Profiled(
+        _assemble(measurer, discovery, objective, tried, refusals, statistics, shares, seconds), ranges
+    )
 
 
 def _untouched(
@@ -148,9 +150,7 @@ def _passes(
     return [(name, level, chosen) for (name, level, _), chosen in grouped.items()]
 
 
-def _pool_equal_shapes(
-    tried: dict[tuple[str, str], list[_Tried]], modules: Sequence[TunableModule]
-) -> None:
+def _pool_equal_shapes(tried: dict[tuple[str, str], list[_Tried]], modules: Sequence[TunableModule]) -> None:
     """Give modules of equal shape the median of their times for each kernel: the rest is noise."""
     kind = {m.path: (m.operation, m.shapes, m.calls) for m in modules}
     together: dict[tuple[object, ...], list[KernelFigures]] = {}
@@ -201,9 +201,7 @@ def _assemble(
                 names.append(())
                 why.append(refusals.get((missing.path, name), Support(Level.REFUSED, "not asked for")).reason)
                 continue
-            best = [
-                _choose(tried[m.path, name], objective, own=name == unit.baseline) for m in unit.modules
-            ]
+            best = [_choose(tried[m.path, name], objective, own=name == unit.baseline) for m in unit.modules]
             emulated = any(entry.level is Level.EMULATED for entry in best)
             names.append(tuple(entry.kernel.name for entry in best))
             why.append("emulated: no kernel of this format on this device" if emulated else "")

@@ -46,8 +46,8 @@ def search_space(
     mask[np.arange(len(baseline)), list(baseline)] = True
     weigh_bytes = goal.objective == "memory" or goal.max_bytes is not None
     for u, own in enumerate(baseline):
-        for k in np.flatnonzero(mask[u]):
-            others = [j for j in np.flatnonzero(mask[u]) if j != k]
+        for k in map(int, np.flatnonzero(mask[u])):
+            others = [int(j) for j in np.flatnonzero(mask[u]) if j != k]
             if k != own and any(_dominates(profile, u, j, k, weigh_bytes) for j in others):
                 mask[u, k] = False
     return SearchSpace(tuple(unit.name for unit in discovery.units), mask, baseline)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from autoprec.errors import SettingError, WorkloadError
-from autoprec.kernels.registry import FormatModule, OpShape, Operation
+from autoprec.kernels.registry import FormatModule, Operation, OpShape
 from autoprec.workload import Example, LoadedWorkload
 
 _CLASSES: tuple[tuple[type[nn.Module], Operation], ...] = (
@@ -108,7 +108,7 @@ def discover(
         if not any(True for _ in module.parameters(recurse=False)):
             continue
         verdict = _classify(path, module)
-        if isinstance(verdict, str):
+        if not isinstance(verdict, Operation):  # an Operation is a string too
             left[path] = verdict
         elif match := _first_match(excluded, path):
             left[path] = f"excluded by {match!r}"
@@ -123,7 +123,10 @@ def discover(
     if not seen:
         raise WorkloadError(
             f"{loaded.reference}: the model has no tunable unit; "
-            + ("; ".join(f"{path or 'the model'}: {why}" for path, why in list(left.items())[:5]) or "no weights")
+            + (
+                "; ".join(f"{path or 'the model'}: {why}" for path, why in list(left.items())[:5])
+                or "no weights"
+            )
         )
     modules = {path: model.get_submodule(path) for path in seen}
     unions = [*_siblings(seen), *_tied(modules), *_user_groups(patterns, seen)]
@@ -145,11 +148,10 @@ def _classify(path: str, module: nn.Module) -> Operation | str:
         weight = module.weight
         if path == "":
             return "it is the whole model, which cannot be replaced in place; wrap it in a module"
-        if any(getattr(type(module), name) is not getattr(kind, name) for name in _FORWARDS[kind]):
-            if not parametrize.is_parametrized(module):
-                return f"{type(module).__name__} overrides {kind.__name__}.forward"
         if parametrize.is_parametrized(module):
             return "its weight is parametrised, which a converted weight would ignore"
+        if any(getattr(type(module), name) is not getattr(kind, name) for name in _FORWARDS[kind]):
+            return f"{type(module).__name__} overrides {kind.__name__}.forward"
         if module._forward_hooks or module._forward_pre_hooks:
             return "it has forward hooks (weight_norm, pruning, ...), which a replacement would lose"
         if not isinstance(weight, torch.Tensor) or weight.dtype not in _FLOATS:
@@ -321,5 +323,6 @@ def _refuse_unmatched(option: str, patterns: Sequence[re.Pattern[str]], model: n
     for pattern in patterns:
         if not any(pattern.fullmatch(path) for path in paths):
             raise SettingError(
-                f"{option} {pattern.pattern!r} matches no module in full; module names look like {paths[-1]!r}"
+                f"{option} {pattern.pattern!r} matches no module in full; "
+                f"module names look like {paths[-1]!r}"
             )
