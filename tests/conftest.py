@@ -1,4 +1,9 @@
+"""Options and fixtures that several folders of tests use."""
+
 import pytest
+from postgres import postgres_server
+
+__all__ = ["postgres_server"]
 
 
 def pytest_addoption(parser):
