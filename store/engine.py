@@ -54,6 +54,7 @@ def resolve(url: str | None) -> URL:
             "the store's URL cannot be read; write sqlite:///path or postgresql://user:password@host:port/database"
         ) from None
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        _check_sqlite_options(parsed)
         return parsed if is_memory(parsed) else _file(parsed)
     if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
         return parsed.set(drivername="postgresql+psycopg")
@@ -158,8 +159,8 @@ def _default_path() -> str:
 
 def _file(url: URL) -> URL:
     named = str(url.database)
-    if named.startswith("file:"):
-        raise StoreError(f"store {named!r} is a SQLite URI filename, which is not supported; give a path")
+    if "\x00" in named:
+        raise StoreError(f"store {named!r} is not a path that can be opened: it holds a NUL character")
     try:
         path = Path(named).expanduser().absolute()
         if path.is_dir():
@@ -168,6 +169,15 @@ def _file(url: URL) -> URL:
             raise StoreError(
                 f"store {str(path)!r} lies in a folder that does not exist; make the folder first"
             )
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, no such user
-        raise StoreError(f"store {named!r} is not a path that can be opened: {error}") from error
+    except (OSError, RuntimeError) as error:  # a name too long, no such user
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"store {named!r} is not a path that can be opened: {reason}") from error
     return url.set(database=str(path))
+
+
+def _check_sqlite_options(url: URL) -> None:
+    for name, value in url.query.items():
+        if name != "timeout" or not re.fullmatch(r"\d+(\.\d+)?", str(value)):
+            raise StoreError(
+                f"store {shown(url)!r} has the option {name}={value}; SQLite takes timeout=SECONDS only"
+            )
