@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from autoprec.errors import StoreError
 
 ENVIRONMENT = "AUTOPREC_STORE"
-BUSY_SECONDS = 30.0
+BUSY_SECONDS = 10.0
 """How long SQLite waits for another writer; `?timeout=` in the URL says otherwise."""
 CONNECT_SECONDS = 10
 """How long to wait for a PostgreSQL server; `?connect_timeout=` in the URL says otherwise."""

@@ -149,5 +149,5 @@ def test_sqlite_file_has_the_settings_that_the_store_counts_on(tmp_path: Path) -
     with engine.connect() as connection:
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1
         assert connection.scalar(text("PRAGMA synchronous")) == 1
-        assert connection.scalar(text("PRAGMA busy_timeout")) == 30_000
+        assert connection.scalar(text("PRAGMA busy_timeout")) == 10_000
     engine.dispose()
