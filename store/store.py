@@ -18,8 +18,9 @@ class Store(JobStore, RunStore, PlanStore):
 
     Every method is one transaction. What has returned is kept if the process is killed the next instant.
     A transaction that fails for a passing reason (SQLite locked by another writer for longer than it waits,
-    a PostgreSQL server that drops the connection or restarts) is tried again four times, after pauses of 8
-    seconds in all. That is safe even when the failed one had in fact been committed: writing a record twice keeps it once.
+    a PostgreSQL server that drops the connection or restarts) is tried again four times, after pauses of
+    8 seconds in all. That is safe even when the failed one had in fact been committed: writing a record
+    twice keeps it once.
 
     Every method raises `StoreError`, one sentence, where the database cannot do its part. JSON values must
     be finite: write NaN as `None`.
