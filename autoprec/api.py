@@ -8,10 +8,12 @@ from typing import Any
 
 from autoprec.checking import CheckResult, check_plan
 from autoprec.envs.space import Objective
+from autoprec.errors import PlanError
 from autoprec.job import TuningJob
 from autoprec.plan import Plan
 from autoprec.prepare import measured_device
 from autoprec.progress import Progress
+from autoprec.report import write_report
 from autoprec.result import TuneResult
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
@@ -73,8 +75,23 @@ def tune(
         job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=workload)
         result = job.run()
     if out is not None:
-        result.save(out)
+        save_result(result, out)
     return result
+
+
+def save_result(result: TuneResult, directory: str | Path) -> tuple[Path, Path]:
+    """Write `plan.json` (the best plan, or the lossless one) and `report.html`; return their paths.
+
+    Raises:
+        PlanError: A file cannot be written.
+    """
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"cannot make directory {str(folder)!r}: {error.strerror or error}") from error
+    plan = (result.best or result.lossless).save(folder / "plan.json")
+    return plan, write_report(result, folder / "report.html")
 
 
 def best_plan(

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from autoprec.api import check, tune
+from autoprec.api import check, save_result, tune
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
@@ -37,7 +37,7 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
         return INTERRUPTED
     show_result(console, result)
-    plan, report = result.save(out)
+    plan, report = save_result(result, out)
     console.print(
         f"Plan:   {plan}\nReport: {report}\nStore:  {result.store} (job {result.job_id})", soft_wrap=True
     )

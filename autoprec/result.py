@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
 from autoprec.plan import Plan
@@ -69,16 +68,3 @@ class TuneResult:
     store: str
     cached: int
     spending: Spending
-
-    def save(self, directory: str | Path) -> tuple[Path, Path]:
-        """Write `plan.json` (the best plan, or the lossless one) and `report.html`; return their paths.
-
-        Raises:
-            PlanError: The directory cannot be written.
-        """
-        from autoprec.report import write_report
-
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = (self.best or self.lossless).save(folder / "plan.json")
-        return plan, write_report(self, folder / "report.html")
