@@ -1,0 +1,21 @@
+"""Run the benchmarks: all of them, or those named."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("startup", "tuning", "memory", "searchers")
+
+
+def main() -> None:
+    """Run what the arguments name, in order."""
+    names = sys.argv[1:] or list(NAMES)
+    if unknown := [name for name in names if name not in NAMES]:
+        sys.exit(f"unknown benchmark {unknown[0]!r}; known: {', '.join(NAMES)}")
+    for name in names:
+        importlib.import_module(f"benchmarks.{name}").main()
+
+
+if __name__ == "__main__":
+    main()
