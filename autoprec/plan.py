@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -166,8 +167,6 @@ class Plan(_Model):
     left: dict[str, str] = {}
     evidence: Evidence | None = None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
     @model_validator(mode="after")
     def _distinct(self) -> Plan:
         _refuse_repeats("unit", (unit.name for unit in self.units))
@@ -200,15 +199,19 @@ class Plan(_Model):
             PlanError: The file cannot be written.
         """
         target = Path(path)
+        part: Path | None = None
         try:
             with tempfile.NamedTemporaryFile(
                 "w", encoding="utf-8", dir=target.parent, prefix=target.name, delete=False
             ) as file:
+                part = Path(file.name)
                 file.write(self.to_json())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(target)
-        except OSError as error:
-            raise PlanError(f"cannot write plan {str(target)!r}: {error.strerror or error}") from error
+            part.chmod(0o644)
+            part.replace(target)
+        except (OSError, ValueError) as error:
+            if part is not None:
+                part.unlink(missing_ok=True)
+            raise PlanError(f"cannot write plan {str(target)!r}: {_reason(error)}") from error
         return target
 
     @classmethod
@@ -220,16 +223,18 @@ class Plan(_Model):
         """
         source = Path(path)
         try:
-            size = source.stat().st_size
-            if size > MAX_PLAN_BYTES:
+            with source.open("rb") as file:
+                # Sparse files and devices: their size says nothing of what reading them takes.
+                content = file.read(MAX_PLAN_BYTES + 1)
+                size = max(source.stat().st_size, len(content))
+            if len(content) > MAX_PLAN_BYTES:
                 raise PlanError(
                     f"plan {str(source)!r} has {size / 2**20:.0f} MB, more than the "
                     f"{MAX_PLAN_BYTES // 2**20} MB that a plan may have; is it a plan?"
                 )
-            text = source.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise PlanError(f"cannot read plan {str(source)!r}: {reason}") from error
+            text = content.decode()
+        except (OSError, ValueError) as error:
+            raise PlanError(f"cannot read plan {str(source)!r}: {_reason(error)}") from error
         return cls.from_json(text, source=str(source))
 
     @classmethod
@@ -252,14 +257,16 @@ class Plan(_Model):
             raise PlanError(f"{source} is not a plan: expected a JSON object, got {type(data).__name__}")
         if data.get("schema") != SCHEMA:
             raise PlanError(
-                f"{source} has schema {data.get('schema')!r}; this version reads {SCHEMA!r}. "
+                f"{source} has schema {reprlib.repr(data.get('schema'))}; this version reads {SCHEMA!r}. "
                 "Use the AutoPrec version that wrote it, or tune again."
             )
         try:
-            return cls.model_validate(data)
+            # Strict: what the published schema refuses (a figure as text) is refused here too. From the text,
+            # since strict validation of Python's values wants tuples, which JSON has not.
+            return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the plan as a whole"
+            place = ".".join(_shown(part) for part in first["loc"]) or "the plan as a whole"
             more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
             raise PlanError(f"{source} is not a valid plan: at {place}: {first['msg']}{more}") from error
 
@@ -270,11 +277,20 @@ def plan_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
 
 
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _shown(part: str | int) -> str:
+    """Return a part of a place: a key of the file could be anything."""
+    return part if isinstance(part, str) and part.isidentifier() else reprlib.repr(part)
+
+
 def _refuse_repeats(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ValueError(f"{what} {name!r} appears twice")
+            raise ValueError(f"{what} {reprlib.repr(name)} appears twice")
         seen.add(name)
 
 
@@ -285,7 +301,7 @@ def _refuse_constant(token: str) -> NoReturn:
 def _finite_float(token: str) -> float:
     value = float(token)
     if not math.isfinite(value):
-        raise ValueError(f"{token} is not a finite number")
+        raise ValueError(f"{reprlib.repr(token)} is not a finite number")
     return value
 
 
