@@ -10,6 +10,11 @@ from dataclasses import dataclass
 
 from autoprec.errors import SettingError
 
+GROUP_SIZE = 64
+"""Input elements that share a scale and a zero in 4-bit weights."""
+BLOCK_SIZE = 128
+"""Elements along each side of an fp8 block, as in DeepSeek-V3."""
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -20,11 +25,14 @@ class Format:
         weight: Number type in which weights are held.
         activation: Number type in which the inputs enter the arithmetic.
         weight_scale: Elements that share one weight scale: `none`, `tensor`, `channel` (one output
-            channel, or one row of an embedding), `group` (64 elements of a channel) or `block` (128×128).
+            channel, or one row of an embedding), `group` (`GROUP_SIZE` elements of a channel) or `block`
+            (`BLOCK_SIZE` squared).
         activation_scale: The same for inputs: `none`, `tensor`, `static` (one scale fixed by
-            calibration), `row` (one token) or `block` (128 elements of a row).
+            calibration), `row` (one token) or `block` (`BLOCK_SIZE` elements of a row).
         bits: Bits of one held weight, scales aside.
         summary: One line for people.
+        stands_in_for: The format that this one replaces on processors that cannot run it; it is not offered
+            where that one runs.
     """
 
     name: str
@@ -34,6 +42,7 @@ class Format:
     activation_scale: str
     bits: int
     summary: str
+    stands_in_for: str | None = None
 
     @property
     def calibrated(self) -> bool:
@@ -60,6 +69,12 @@ _ALL = (
     Format("fp8_e5m2", "float8_e5m2", "float8_e5m2", "channel", "row", 8, "8-bit float, 5-bit exponent"),
     Format("fp8_block", "float8_e4m3fn", "float8_e4m3fn", "block", "block", 8,
            "fp8 e4m3 scaled by 1×128 activations and 128×128 weights"),
+    Format("int8_dynamic_7bit", "int8", "uint7", "channel", "tensor", 8,
+           "int8_dynamic with 7-bit activations, whose products do not saturate on processors without VNNI",
+           "int8_dynamic"),
+    Format("int8_static_7bit", "int8", "uint7", "channel", "static", 8,
+           "int8_static with 7-bit activations, whose products do not saturate on processors without VNNI",
+           "int8_static"),
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {item.name: item for item in _ALL}

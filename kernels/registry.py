@@ -78,7 +78,10 @@ class OpShape:
 
 InputRange = tuple[float, float]
 Memo = MutableMapping[tuple[object, ...], torch.Tensor]
-"""Plain quantised tensors made during one `apply_plan`, keyed by (id of the source weight, recipe).
+"""Plain quantised tensors made during one `apply_plan`.
+
+Keyed by (weak reference to the source weight, recipe). Not by `id`: an address may be used again once a
+module was replaced.
 
 Tied modules find each other's tensors here, so that a tied weight stays one tensor where the
 implementation holds it in plain storage.
@@ -182,22 +185,28 @@ def implementation(operation: Operation, format_name: str, name: str) -> Impleme
         ) from None
 
 
-def feasible(
-    operation: Operation, shapes: Iterable[OpShape], device: torch.device
-) -> dict[str, Support]:
+def feasible(operation: Operation, shapes: Iterable[OpShape], device: torch.device) -> dict[str, Support]:
     """Return for every format the best support that one implementation gives for all `shapes`.
 
-    A format without an implementation is refused and says so.
+    A format without an implementation is refused and says so. A format that stands in for another is
+    refused where the other is native: it would be coarser and no faster.
     """
     seen = tuple(shapes)
     answer: dict[str, Support] = {}
     for name in FORMATS:
-        best = Support(Level.REFUSED, f"no {name} implementation for {operation.value}")
-        for item in implementations(operation, name):
-            found = worst(item.support(shape, device) for shape in seen)
-            if _RANK[found.level] > _RANK[best.level] or best.reason.startswith("no "):
-                best = found
-        answer[name] = best
+        found = [
+            worst(item.support(shape, device) for shape in seen) for item in implementations(operation, name)
+        ]
+        missing = Support(Level.REFUSED, f"there is no {name} implementation for {operation.value}")
+        answer[name] = max(found, key=lambda support: _RANK[support.level], default=missing)
+    for name, fmt in FORMATS.items():
+        if (
+            fmt.stands_in_for
+            and answer[name].level is Level.NATIVE
+            and answer[fmt.stands_in_for].level is Level.NATIVE
+        ):
+            reason = f"{fmt.stands_in_for} runs here with all 8 bits, by the same kernels"
+            answer[name] = Support(Level.REFUSED, reason)
     return answer
 
 
@@ -205,6 +214,7 @@ _RANK = {Level.REFUSED: 0, Level.EMULATED: 1, Level.NATIVE: 2}
 
 
 def worst(supports: Iterable[Support]) -> Support:
+    """Return the lowest of several levels of support, the first of equals; native where there is none."""
     return min(supports, key=lambda support: _RANK[support.level], default=Support(Level.NATIVE))
 
 
@@ -218,8 +228,10 @@ def held_bytes(model: nn.Module) -> int:
             tensors += module.held_tensors()
             opaque += module.opaque_bytes()
         for tensor in tensors:
-            if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
-                storages[id(tensor), "mkldnn"] = tensor.nbytes if tensor.numel() else 0
+            if tensor.is_mkldnn:
+                storages[id(tensor), "mkldnn"] = (
+                    int(torch.ops.mkldnn._nbytes(tensor)) if tensor.numel() else 0
+                )
             else:
                 storage = tensor.untyped_storage()
                 storages[storage.data_ptr(), str(tensor.device)] = storage.nbytes()

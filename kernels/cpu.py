@@ -1,0 +1,265 @@
+"""What the CPU implementations share: when they are supported, and which modules they take.
+
+Support is found out rather than assumed: besides its static rules, every implementation is run once a process
+on a small module whose products are as large as 8 bits allow, and compared with the reference. So a missing
+operator, and an int8 kernel that adds pairs in 16 bits and saturates (processors without VNNI), is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from autoprec.errors import ConversionError
+from autoprec.kernels import reference
+from autoprec.kernels.formats import FORMATS
+from autoprec.kernels.registry import (
+    FormatModule,
+    Implementation,
+    InputRange,
+    Level,
+    Memo,
+    Operation,
+    OpShape,
+    Support,
+)
+
+_MODULES: dict[Operation, type[nn.Module]] = {
+    Operation.LINEAR: nn.Linear,
+    Operation.CONV2D: nn.Conv2d,
+    Operation.EMBEDDING: nn.Embedding,
+}
+_FLOATS = ("float32", "bfloat16", "float16")
+
+
+def static_shape(module: nn.Module, rows: int = 1) -> OpShape:
+    """Describe a Linear, Conv2d or Embedding seen with `rows` rows.
+
+    String paddings of a Conv2d are given as numbers; `same` with an even kernel is rounded down.
+
+    Raises:
+        ConversionError: The module is none of these.
+    """
+    if isinstance(module, nn.Linear):
+        return OpShape(
+            Operation.LINEAR,
+            rows,
+            module.in_features,
+            module.out_features,
+            module.bias is not None,
+            dtype=_dtype_name(module.weight),
+        )
+    if isinstance(module, nn.Embedding):
+        return OpShape(
+            Operation.EMBEDDING,
+            rows,
+            module.num_embeddings,
+            module.embedding_dim,
+            False,
+            dtype=_dtype_name(module.weight),
+        )
+    if isinstance(module, nn.Conv2d):
+        return OpShape(
+            Operation.CONV2D,
+            rows,
+            module.in_channels,
+            module.out_channels,
+            module.bias is not None,
+            kernel=_pair(module.kernel_size),
+            stride=_pair(module.stride),
+            padding=numeric_padding(module),
+            dilation=_pair(module.dilation),
+            groups=module.groups,
+            dtype=_dtype_name(module.weight),
+        )
+    raise ConversionError(f"{type(module).__name__} is no Linear, Conv2d or Embedding")
+
+
+def numeric_padding(module: nn.Conv2d) -> tuple[int, int]:
+    """Return a convolution's padding as numbers (the smaller side, where `same` pads unevenly)."""
+    if module.padding == "valid":
+        return (0, 0)
+    if module.padding == "same":
+        height, width = (d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        return (height, width)
+    return _pair(cast("tuple[int, ...]", module.padding))
+
+
+class CpuImplementation(Implementation):
+    """Base of the implementations that run on a CPU.
+
+    Attributes:
+        level: Native, or emulated where only the rounding is reproduced.
+        note: What to say beside the level, unless it is native.
+    """
+
+    level: Level = Level.NATIVE
+    note: str = ""
+
+    def support(self, shape: OpShape, device: torch.device) -> Support:
+        """See `Implementation.support`."""
+        if device.type != "cpu":
+            return Support(Level.REFUSED, f"{self.name} is CPU only, not for {device.type}")
+        if reason := self._static_refusal(shape) or self_check(self):
+            return Support(Level.REFUSED, reason)
+        if self.level is Level.EMULATED:
+            return Support(
+                Level.EMULATED, f"no CPU has {self.format} kernels: only its rounding is reproduced"
+            )
+        return Support(self.level)
+
+    def convert(self, module: nn.Module, input_range: InputRange | None, memo: Memo) -> nn.Module:
+        """See `Implementation.convert`."""
+        reason = self._module_refusal(module)
+        if not reason:
+            reason = self._static_refusal(static_shape(module)) or self_check(self)
+        if not reason and FORMATS[self.format].calibrated:
+            reason = _range_refusal(input_range)
+        if reason:
+            kind = type(module).__name__
+            raise ConversionError(f"{self.format} by {self.name} cannot take this {kind}: {reason}")
+        # Weights made in inference mode could not be used outside of it.
+        with torch.inference_mode(False), torch.no_grad():
+            converted = self._convert(module, input_range, memo)
+        if isinstance(converted, FormatModule):
+            converted.format_name = self.format
+            converted.implementation_name = self.name
+            converted.train(module.training)
+            _keep_hooks(module, converted)
+        return converted
+
+    @abstractmethod
+    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+        """Convert a module that has passed every check."""
+
+    def _refusal(self, shape: OpShape) -> str:
+        """Return why a shape is refused, or an empty string."""
+        return ""
+
+    def _static_refusal(self, shape: OpShape) -> str:
+        if shape.operation is not self.operation:
+            return f"it computes {self.operation.value}, not {shape.operation.value}"
+        if shape.dtype not in _FLOATS:
+            return f"weights are {shape.dtype}; {', '.join(_FLOATS)} can be converted"
+        if min(shape.inputs, shape.outputs) < 1:
+            return "the weight is empty"
+        return self._refusal(shape)
+
+    def _module_refusal(self, module: nn.Module) -> str:
+        kind = _MODULES[self.operation]
+        if not isinstance(module, kind):
+            return f"it converts {kind.__name__}"
+        if type(module).forward is not kind.forward or "forward" in vars(module):
+            return f"it has a forward of its own, which may do more than {kind.__name__}'s"
+        if "weight" not in module._parameters:
+            return "its weight is computed from other parameters; remove the parametrization first"
+        weight = module._parameters["weight"]
+        if weight is None or weight.device.type != "cpu":
+            return (
+                f"its weight is on {weight.device if weight is not None else 'no device'}, and it is CPU only"
+            )
+        return ""
+
+
+def self_check(item: CpuImplementation) -> str:
+    """Return why an implementation does not work in this process, or an empty string; found out once."""
+    return _self_check(item.operation, item.format, item)
+
+
+@functools.cache
+def _self_check(operation: Operation, format_name: str, item: CpuImplementation) -> str:
+    with torch.inference_mode(False), torch.no_grad():
+        module, inputs, compute = _sample(operation, format_name)
+        try:
+            converted = item._convert(module, _SAMPLE_RANGE, {})
+            for batch in (inputs, inputs[:1], inputs[:0]):
+                error = relative_error(converted(batch), compute(batch))
+                if not error <= reference.TOLERANCE[format_name]:
+                    saturates = FORMATS[format_name].weight == "int8"
+                    cause = " (8-bit products saturate without VNNI)" if saturates else ""
+                    return f"on this processor it is wrong by {error:.1%}{cause}"
+        except (RuntimeError, AttributeError) as failure:
+            return f"it does not run here: {str(failure).splitlines()[0]}"
+    return ""
+
+
+_SAMPLE_RANGE = (-1.0, 1.0)
+
+
+def _sample(operation: Operation, format_name: str) -> tuple[nn.Module, Tensor, Callable[[Tensor], Tensor]]:
+    """Return a small module, its inputs and the reference.
+
+    Inputs and weights lie near their largest magnitude, so that sums of products are as large as they get.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def large(*shape: int) -> nn.Parameter:
+        return nn.Parameter(0.9 + 0.1 * torch.rand(shape, generator=generator, dtype=torch.float32), False)
+
+    inputs = large(40, 64).detach()
+    inputs[::2, ::2] *= -1
+    inputs[0, 0] = -1.0
+    if operation is Operation.EMBEDDING:
+        table = nn.Embedding(40, 64, _weight=inputs)
+        return table, torch.arange(40), lambda batch: reference.embedding(format_name, batch, inputs)
+    if operation is Operation.CONV2D:
+        convolution = nn.Conv2d(16, 32, 2, bias=False, device="meta")
+        convolution.weight = large(32, 16, 2, 2)
+        images = inputs.view(10, 16, 4, 4)
+        return (
+            convolution,
+            images,
+            lambda batch: reference.conv2d(format_name, batch, convolution, _SAMPLE_RANGE),
+        )
+    linear = nn.Linear(64, 32, bias=False, device="meta")
+    linear.weight = large(32, 64)
+    return (
+        linear,
+        inputs,
+        lambda batch: reference.linear(format_name, batch, linear.weight, None, _SAMPLE_RANGE),
+    )
+
+
+def relative_error(seen: Tensor, expected: Tensor) -> float:
+    """Return the RMS of `seen - expected` over the RMS of `expected`; 0 for empty tensors."""
+    if expected.numel() == 0 or torch.equal(seen.float(), expected.float()):
+        return 0.0
+    # In double: squares of large fp32 numbers overflow.
+    difference = (seen.double() - expected.double()).square().mean().sqrt()
+    return float(difference / expected.double().square().mean().sqrt())
+
+
+def _dtype_name(weight: Tensor) -> str:
+    return str(weight.dtype).removeprefix("torch.")
+
+
+def _pair(value: tuple[int, ...]) -> tuple[int, int]:
+    first, second = value
+    return (first, second)
+
+
+def _range_refusal(input_range: InputRange | None) -> str:
+    if input_range is None:
+        return "it needs an input range from calibration, got None"
+    low, high = input_range
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        return f"the calibrated input range ({low}, {high}) is not finite and ordered"
+    return ""
+
+
+def _keep_hooks(source: nn.Module, converted: nn.Module) -> None:
+    """Give the converted module the source's forward hooks: dropping them would change the model silently."""
+    for name in (
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+    ):
+        getattr(converted, name).update(getattr(source, name))
