@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from autoprec.kernels.cpu import CpuImplementation, numeric_padding
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
-from autoprec.kernels.modules import Shared
+from autoprec.kernels.modules import HeldWeight, Shared, compute
 from autoprec.kernels.quantize import (
     SMALLEST_DYNAMIC_SCALE,
     QuantizedWeight,
@@ -68,7 +68,7 @@ class FormatConv2d(FormatModule):
     @property
     def weight(self) -> Tensor:
         """The weight as it is held, in the source's dtype; a copy, for code that reads it."""
-        return self._dequantized().to(self._dtype)
+        return self._dequantized().to(self._dtype).as_subclass(HeldWeight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of `input` [(batch,) channels, height, width] in its dtype."""
@@ -84,7 +84,7 @@ class FormatConv2d(FormatModule):
                 batch, self.weight, None, self.stride, self._padding, self.dilation, self.groups
             )
         else:
-            result = self._images(batch)
+            result = compute(self, batch, self._images)
         return (result if input.dim() == 4 else result[0]).to(input.dtype)
 
     def extra_repr(self) -> str:

@@ -17,6 +17,7 @@ from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.linear_weight_only import shared_int4
+from autoprec.kernels.modules import HeldWeight
 from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, unpack_nibbles
 from autoprec.kernels.registry import FormatModule, InputRange, Memo, Operation, register
 
@@ -39,7 +40,7 @@ class FormatEmbedding(FormatModule):
     @property
     def weight(self) -> Tensor:
         """The table as it is held, in the source's dtype; a copy, for code that reads it."""
-        return self._lookup(torch.arange(self.num_embeddings)).to(self._dtype)
+        return self._lookup(torch.arange(self.num_embeddings)).to(self._dtype).as_subclass(HeldWeight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows at `input` [...] as [..., embedding_dim]."""
@@ -81,9 +82,8 @@ class Int8Embedding(FormatEmbedding):
         self.register_buffer("scale", weight.scale)
 
     def _lookup(self, indices: Tensor) -> Tensor:
-        rows = QuantizedWeight(
-            self.values[indices].view(-1, self.embedding_dim), self.scale[indices].view(-1)
-        )
+        flat = indices.reshape(-1)
+        rows = QuantizedWeight(_gather(self.values, flat), _gather(self.scale, flat))
         return rows.dequantize().view(*indices.shape, self.embedding_dim)
 
 
@@ -102,9 +102,14 @@ class Int4Embedding(FormatEmbedding):
 
     def _lookup(self, indices: Tensor) -> Tensor:
         flat = indices.reshape(-1)
-        values = unpack_nibbles(self.packed[flat], self.embedding_dim)
-        rows = GroupedWeight(values, self.scale[flat], self.zero[flat]).dequantize()
+        values = unpack_nibbles(_gather(self.packed, flat), self.embedding_dim)
+        rows = GroupedWeight(values, _gather(self.scale, flat), _gather(self.zero, flat)).dequantize()
         return rows.view(*indices.shape, self.embedding_dim)
+
+
+def _gather(table: Tensor, indices: Tensor) -> Tensor:
+    """Return `table[indices]`, refusing negative indices as an Embedding does."""
+    return table.index_select(0, indices)
 
 
 class _Embedding(CpuImplementation):

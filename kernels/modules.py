@@ -54,6 +54,44 @@ def remembered(memo: Memo, weight: Tensor, recipe: str, make: Callable[[], Tenso
     return memo[key]
 
 
+class HeldWeight(Tensor):
+    """What `weight` of a converted module returns: a plain tensor to all who read it.
+
+    That it is a subclass turns off torch's fused paths (of `nn.TransformerEncoderLayer`, for one), which read
+    the weights of a Linear instead of calling it, and so would not compute in its format.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func` as on plain tensors, and return plain tensors."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def compute(module: FormatModule, inputs: Tensor, kernel: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `kernel(inputs)`; a backward pass through it raises rather than returning wrong gradients.
+
+    Most kernels here have no gradient, and some would silently give none.
+    """
+    if inputs.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _WithoutGradient.apply(inputs, module, kernel)  # type: ignore[no-untyped-call]
+        return result
+    return kernel(inputs)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, module: FormatModule, kernel: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.name = f"{module.format_name} by {module.implementation_name}"
+        return kernel(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(f"{ctx.name} has no gradient: it is for inference; train before converting")
+
+
 class FormatLinear(FormatModule):
     """Base of the modules that stand for a Linear: any leading dimensions, the source's dtype in and out.
 
@@ -75,7 +113,7 @@ class FormatLinear(FormatModule):
     @property
     def weight(self) -> Tensor:
         """The weight as it is held, in the source's dtype; a copy, for code that reads it."""
-        return self._dequantized().to(self._dtype)
+        return self._dequantized().to(self._dtype).as_subclass(HeldWeight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product for `input` [..., in_features], in its dtype."""
@@ -84,7 +122,8 @@ class FormatLinear(FormatModule):
         shape = (*input.shape[:-1], self.out_features)
         if input.numel() == 0:
             return input.new_empty(shape)
-        return self._rows(input.reshape(-1, self.in_features)).view(shape).to(input.dtype)
+        rows = input.reshape(-1, self.in_features).contiguous()
+        return compute(self, rows, self._rows).view(shape).to(input.dtype)
 
     def extra_repr(self) -> str:
         """Return what `print(model)` shows."""
@@ -92,7 +131,7 @@ class FormatLinear(FormatModule):
 
     @abstractmethod
     def _rows(self, rows: Tensor) -> Tensor:
-        """Compute [rows, in_features] → [rows, out_features], contiguous, in any float dtype."""
+        """Compute contiguous [rows, in_features] → contiguous [rows, out_features], in any float dtype."""
 
     @abstractmethod
     def _dequantized(self) -> Tensor:

@@ -75,7 +75,8 @@ def int8_channel(weight: Tensor, scale_dtype: torch.dtype = torch.float32) -> Qu
     flat = weight.float().flatten(1)
     scale = (flat.abs().amax(1) / 127).clamp_min(_TINY).to(scale_dtype)
     values = (weight.float() / per_channel(scale.float(), weight.dim())).round().clamp(-127, 127)
-    return QuantizedWeight(values.to(torch.int8), scale)
+    # The kernels take row-major values whatever the strides of the weight.
+    return QuantizedWeight(values.to(torch.int8).contiguous(), scale)
 
 
 def int4_group(weight: Tensor) -> GroupedWeight:
@@ -91,7 +92,7 @@ def int4_group(weight: Tensor) -> GroupedWeight:
     missing = -inputs % GROUP_SIZE
     # Repeating the last column leaves the extremes of the last group as they are.
     padded = F.pad(weight.float()[None], (0, missing), mode="replicate")[0] if missing else weight.float()
-    groups = padded.view(channels, -1, GROUP_SIZE)
+    groups = padded.reshape(channels, -1, GROUP_SIZE)
     low, high = groups.aminmax(dim=-1)
     scale = ((high - low) / 15).clamp_min(_TINY).bfloat16()
     zero = (low + 8 * scale.float()).bfloat16()
