@@ -41,3 +41,10 @@ class CandidateError(AutoPrecError):
 
 class ConversionError(CandidateError):
     """A kernel cannot take this module: its shape, dtype or settings are refused."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's type and message as one line of at most 300 characters and its type."""
+    message = " ".join(str(error).split())
+    shown = message if len(message) <= 300 else f"{message[:300]}..."
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__

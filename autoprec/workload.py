@@ -11,13 +11,16 @@ import importlib.metadata
 import importlib.util
 import inspect
 import math
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autoprec.errors import WorkloadError
+from autoprec.digest import Digest, source_of
+from autoprec.errors import WorkloadError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +30,8 @@ Split = Literal["search", "final"]
 FIDELITY = "fidelity to the fp32 outputs (1 - relative L2 error)"
 """Name of the quality used where a workload has none of its own."""
 ENTRY_POINTS = "autoprec.workloads"
+MAX_WEIGHT_RATIO = 100
+"""Between the weights of two examples: a timed pass runs each in proportion."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Workload:
         return call_model(model, inputs)
 
 
+ATTRIBUTES = ("quality_name", "groups", "exclude")
 OPTIONAL_METHODS = ("quality", "calibration", "throughput_inputs", "metrics")
 """`quality(model[, split]) -> float`, higher is better. `calibration() -> batches` for static formats.
 `throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
@@ -85,15 +91,24 @@ def define_workload(
     Args:
         example_inputs: The batch, or a function that returns it.
         quality: `quality(model) -> float`, higher is better.
-        **methods: Any other method of a workload, as a function without `self`.
+        **methods: Any other method of a workload, as a function without `self`; or an attribute.
+
+    Raises:
+        WorkloadError: A workload has no method or attribute of that name.
     """
+    known = ("run", *OPTIONAL_METHODS, *ATTRIBUTES)
+    for name in methods:
+        if name not in known:
+            raise WorkloadError(f"define_workload() got {name!r}; a workload has {', '.join(known)}")
 
     def decorate(build_model: Callable[[], nn.Module]) -> type[Workload]:
         functions: dict[str, Any] = {"build_model": build_model, "example_inputs": example_inputs, **methods}
         if quality is not None:
             functions["quality"] = quality
         members: dict[str, Any] = {
-            name: staticmethod(value if callable(value) else _constant(value))
+            name: value
+            if name in ATTRIBUTES
+            else staticmethod(value if callable(value) else _constant(value))
             for name, value in functions.items()
         }
         members["__module__"] = build_model.__module__
@@ -119,7 +134,8 @@ class LoadedWorkload:
     """A workload that was found and checked; every call into the user's code goes through here.
 
     Exceptions from the user's code come out as `WorkloadError` naming the method, with the original
-    as the cause.
+    as the cause. What makes the model and the data runs with fixed seeds: inputs that are drawn without a
+    seed are the same ones in every process, or nothing measured could be found again.
 
     Attributes:
         reference: What the user typed.
@@ -192,16 +208,25 @@ class LoadedWorkload:
         examples: list[Example] = list(given) if listed else [Example(given)]
         if given is None or (isinstance(given, (list, tuple)) and not given):
             raise WorkloadError(f"{self.reference}: {method}() returned {given!r}; it must return inputs")
-        for example in examples:
-            if not (math.isfinite(example.weight) and example.weight > 0):
-                raise WorkloadError(f"{self.reference}: {method}() has an example of weight {example.weight}")
+        weights = [
+            _finite_number(example.weight, f"{self.reference}: the weight of an example of {method}()")
+            for example in examples
+        ]
+        if min(weights) <= 0 or max(weights) > MAX_WEIGHT_RATIO * min(weights):
+            raise WorkloadError(
+                f"{self.reference}: {method}() has weights from {min(weights)} to {max(weights)}; they must "
+                f"be above 0 and at most {MAX_WEIGHT_RATIO} times apart: leave out what is too rare to count"
+            )
         total = sum(example.weight for example in examples)
         return [Example(e.inputs, e.weight / total, e.name or describe_inputs(e.inputs)) for e in examples]
 
     def run(self, model: nn.Module, inputs: Any) -> Any:
         """Run the model once. The user's exceptions pass through: a candidate's failure is a result."""
         run = getattr(self._instance, "run", None)
-        return run(model, inputs) if callable(run) else call_model(model, inputs)
+        try:
+            return run(model, inputs) if callable(run) else call_model(model, inputs)
+        except SystemExit as error:
+            raise WorkloadError(f"{self.reference}: run(model, inputs) called exit({error.code})") from error
 
     def quality(self, model: nn.Module, split: Split) -> float:
         """Return the user's quality of a model; only where `has_quality`. Exceptions pass through.
@@ -210,7 +235,10 @@ class LoadedWorkload:
             WorkloadError: The value is not a finite real number.
         """
         method = self._instance.quality
-        value = method(model, split=split) if self.has_final_split else method(model)
+        try:
+            value = method(model, split=split) if self.has_final_split else method(model)
+        except SystemExit as error:
+            raise WorkloadError(f"{self.reference}: quality(model) called exit({error.code})") from error
         return _finite_number(value, f"{self.reference}: quality(model)")
 
     def metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
@@ -222,10 +250,17 @@ class LoadedWorkload:
         method = getattr(self._instance, "metrics", None)
         if not callable(method):
             return {}
-        found = method(model, split=split) if _takes_split(method) else method(model)
+        try:
+            found = method(model, split=split) if _takes_split(method) else method(model)
+        except SystemExit as error:
+            raise WorkloadError(f"{self.reference}: metrics(model) called exit({error.code})") from error
+        if not isinstance(found, Mapping):
+            raise WorkloadError(
+                f"{self.reference}: metrics(model) returned {_kind(found)}; it must return a dict of floats"
+            )
         return {
             str(name): _finite_number(value, f"{self.reference}: metrics(model)[{name!r}]")
-            for name, value in dict(found).items()
+            for name, value in found.items()
         }
 
     def calibration(self) -> list[Any] | None:
@@ -243,14 +278,14 @@ class LoadedWorkload:
         Covers the source file of its class (or the class as imported, where there is no file) and every
         attribute of the instance and its class.
         """
-        sha = hashlib.sha256()
-        kind = type(self._instance)
-        for part in kind.__mro__:
-            if part.__module__ not in ("builtins", __name__):
-                sha.update(_source(part).encode())
-                _update(sha, {k: v for k, v in vars(part).items() if not k.startswith("__")})
-        _update(sha, getattr(self._instance, "__dict__", {}))
-        return sha.hexdigest()
+        classes = [
+            part for part in type(self._instance).__mro__ if part.__module__ not in ("builtins", __name__)
+        ]
+        digest = Digest({part.__module__ for part in classes})
+        for part in classes:
+            members = {name: value for name, value in vars(part).items() if not name.startswith("__")}
+            digest.feed(source_of(part)).feed(members)
+        return digest.feed(dict(getattr(self._instance, "__dict__", {}))).hexdigest()
 
     def _call(self, method: str) -> Any:
         return _guard(f"{self.reference}: {method}()", getattr(self._instance, method))
@@ -261,13 +296,15 @@ def load_workload(reference: Any) -> LoadedWorkload:
 
     Args:
         reference: `path/to/file.py:name`, `package.module:name`, a ready-made name (entry-point group
-            `autoprec.workloads`), or a workload class or instance.
+            `autoprec.workloads`), or a workload class or instance. What is loaded already is returned.
 
     Raises:
         WorkloadError: There is no such file, module, attribute or name, or importing it raises.
     """
+    if isinstance(reference, LoadedWorkload):
+        return reference
     if not isinstance(reference, str):
-        kind = reference if inspect.isclass(reference) else type(reference)
+        kind = reference if hasattr(reference, "__qualname__") else type(reference)
         return LoadedWorkload(reference, f"{kind.__module__}:{kind.__qualname__}")
     place, colon, attribute = reference.rpartition(":")
     if not colon:
@@ -309,9 +346,7 @@ def architecture_fingerprint(model: nn.Module) -> str:
 
 def weights_fingerprint(model: nn.Module) -> str:
     """Return a digest of every parameter and buffer of a model."""
-    sha = hashlib.sha256()
-    _update(sha, dict(model.state_dict()))
-    return sha.hexdigest()[:32]
+    return Digest().feed(dict(model.state_dict())).hexdigest()[:32]
 
 
 def measured_fingerprint(loaded: LoadedWorkload, model: nn.Module, examples: list[Example]) -> str:
@@ -319,10 +354,9 @@ def measured_fingerprint(loaded: LoadedWorkload, model: nn.Module, examples: lis
 
     Structure, every parameter and buffer, the workload's code and data, and the inputs that are timed.
     """
-    sha = hashlib.sha256(f"{architecture_fingerprint(model)}{weights_fingerprint(model)}".encode())
-    sha.update(loaded.digest().encode())
-    _update(sha, [(example.inputs, example.weight) for example in examples])
-    return sha.hexdigest()[:32]
+    digest = Digest().feed(architecture_fingerprint(model)).feed(weights_fingerprint(model))
+    digest.feed(loaded.digest()).feed([(example.inputs, example.weight) for example in examples])
+    return digest.hexdigest()[:32]
 
 
 def describe_inputs(inputs: Any) -> str:
@@ -353,9 +387,9 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
 def _load_ready_made(name: str) -> LoadedWorkload:
     known = ready_made()
     if name not in known:
-        hint = f"; did you mean {name}:CLASS?" if name.endswith(".py") else ""
+        hint = f" Did you mean {name}:CLASS?" if name.endswith(".py") else ""
         raise WorkloadError(
-            f"unknown workload {name!r}{hint} Ready-made: {', '.join(sorted(known)) or 'none'}. "
+            f"unknown workload {name!r}.{hint} Ready-made: {', '.join(sorted(known)) or 'none'}. "
             "Your own: path/to/file.py:name or package.module:name"
         )
     module, _, attribute = known[name].partition(":")
@@ -376,7 +410,11 @@ def _import_file(path: Path, reference: str) -> Any:
     if str(resolved.parent) not in sys.path:
         sys.path.insert(0, str(resolved.parent))
     loader = spec.loader
-    _guard(f"workload {reference!r}: importing {path}", lambda: loader.exec_module(module))
+    try:
+        _guard(f"workload {reference!r}: importing {path}", lambda: loader.exec_module(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
@@ -388,13 +426,32 @@ def _import_module(name: str, reference: str) -> Any:
 
 def _guard(what: str, call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        with _seeded():
+            return call()
     except WorkloadError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{what} raised {type(error).__name__}: {error}") from error
+        raise WorkloadError(f"{what} raised {one_line(error)}") from error
     except SystemExit as error:
         raise WorkloadError(f"{what} called exit({error.code})") from error
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed the generators of Python, NumPy and torch, and put them back as they were."""
+    import numpy as np
+    import torch
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(0)
+    np.random.seed(0)  # the user's code may use the global generator
+    torch.manual_seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def _takes_split(method: Callable[..., Any]) -> bool:
@@ -408,7 +465,10 @@ def _takes_split(method: Callable[..., Any]) -> bool:
 def _finite_number(value: Any, what: str) -> float:
     if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__") or hasattr(value, "grad_fn"):
         raise WorkloadError(f"{what} returned {_kind(value)}; it must return a float, higher is better")
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise WorkloadError(f"{what} returned {_kind(value)}; it must return one float") from error
     if not math.isfinite(number):
         raise WorkloadError(f"{what} returned {number}; it must return a finite float")
     return number
@@ -424,48 +484,3 @@ def _names(module: Any) -> str:
         name for name, value in vars(module).items() if not name.startswith("_") and inspect.isclass(value)
     ]
     return ", ".join(public) or "no class"
-
-
-def _source(kind: type) -> str:
-    try:
-        return Path(inspect.getfile(kind)).read_text(encoding="utf-8")
-    except (OSError, TypeError, UnicodeDecodeError):
-        try:
-            return inspect.getsource(kind)
-        except (OSError, TypeError):
-            return kind.__qualname__
-
-
-def _update(sha: hashlib._Hash, value: Any, depth: int = 0) -> None:
-    """Feed a value into a digest: tensors and arrays by content, containers by item, the rest by kind."""
-    if depth > 8:
-        return
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().contiguous()
-        sha.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        sha.update(memoryview(value.reshape(-1).view(_torch().uint8).numpy()) if value.numel() else b"")
-    elif hasattr(value, "tobytes"):
-        sha.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            sha.update(f"{key!r}:".encode())
-            _update(sha, item, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        sha.update(f"{type(value).__name__}{len(value)}".encode())
-        for item in value:
-            _update(sha, item, depth + 1)
-    elif isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
-        sha.update(repr(value).encode())
-    elif inspect.isfunction(value):
-        sha.update(value.__code__.co_code)
-        _update(sha, value.__closure__ and [cell.cell_contents for cell in value.__closure__], depth + 1)
-    elif hasattr(value, "named_parameters"):
-        _update(sha, dict(value.state_dict()), depth + 1)
-    else:
-        sha.update(type(value).__qualname__.encode())
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
