@@ -30,8 +30,8 @@ def tune(
     searcher: str = "portfolio",
     formats: str | Sequence[str] | None = None,
     seed: int = 0,
-    groups: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    groups: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     store: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -68,11 +68,11 @@ def tune(
         searcher=searcher,
         formats=formats,
         seed=seed,
-        groups=tuple(groups),
-        exclude=tuple(exclude),
+        groups=groups,
+        exclude=exclude,
     )
     with Store.open(store) as opened:
-        job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=workload)
+        job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=loaded)
         result = job.run()
     if out is not None:
         save_result(result, out)

@@ -43,7 +43,7 @@ class TuningJob:
         store: Where everything that is measured goes, as it is measured.
         progress: Hears what happens.
         resume: Go on with the newest unfinished job of the same settings; start anew where there is none.
-        workload: The workload itself, where it is an object; `settings.workload` then names it.
+        workload: The workload, where it is loaded already; `settings.workload` then only names it.
     """
 
     def __init__(

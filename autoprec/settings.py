@@ -37,11 +37,11 @@ class Budget:
             SettingError: Neither, or not above 0.
         """
         text = str(given).strip().lower()
-        if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text):
+        if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])", text):
             seconds = float(match[1]) * _SECONDS[match[2]]
             if seconds > 0:
                 return cls(seconds=seconds)
-        elif re.fullmatch(r"\d+", text) and int(text) > 0:
+        elif re.fullmatch(r"\d{1,9}", text) and int(text) > 0:
             return cls(runs=int(text))
         raise SettingError(
             f"budget is {given!r}; give measured runs (200) or wall time (90s, 20m, 1h), above 0"
@@ -101,6 +101,9 @@ class TuneSettings(BaseModel):
         for option in ("max_quality_drop", "max_memory", "budget"):
             if given.get(option) is not None:
                 given[option] = str(given[option]).strip()
+        for option in ("groups", "exclude"):
+            patterns = given.get(option, ())
+            given[option] = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         given["formats"] = parse_formats(given.get("formats"))
         settings = cls(**given)
         settings.quality_limit(1.0)
@@ -135,7 +138,7 @@ class TuneSettings(BaseModel):
             return None
         number, percent = _number(self.max_memory, "%")
         if number is None and (
-            match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?b|b)", self.max_memory.lower())
+            match := re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmg]i?b|b)", self.max_memory.lower())
         ):
             number, percent = float(match[1]) * _BYTES[match[2]], False
         if number is None or number <= 0:
