@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from autoprec.errors import SettingError, WorkloadError
+from autoprec.errors import SettingError, WorkloadError, one_line
+from autoprec.kernels.cpu import static_shape
 from autoprec.kernels.registry import FormatModule, Operation, OpShape
 from autoprec.workload import Example, LoadedWorkload
 
@@ -176,7 +177,7 @@ def _observe(
             value = args[0] if args else next(iter(kwargs.values()))
             kept.append(value)
             record = seen.setdefault(path, _Seen(operation, Counter(), []))
-            record.shapes[shape_of(module, operation, value, output)] += 1
+            record.shapes[shape_of(module, value, output)] += 1
             version = -1 if value.is_inference() else value._version
             record.reads.append((value.data_ptr(), tuple(value.shape), value.stride(), version))
 
@@ -194,7 +195,7 @@ def _observe(
                 except Exception as error:
                     raise WorkloadError(
                         f"{loaded.reference}: the model rejects the example inputs ({example.name}): "
-                        f"{type(error).__name__}: {error}"
+                        f"{one_line(error)}"
                     ) from error
     finally:
         for handle in handles:
@@ -202,38 +203,15 @@ def _observe(
     return seen
 
 
-def shape_of(module: nn.Module, operation: Operation, value: torch.Tensor, output: torch.Tensor) -> OpShape:
+def shape_of(module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> OpShape:
     """Return the shape of one call, from the module, its input and its output."""
-    dtype = str(module.weight.dtype).removeprefix("torch.")
-    if operation is Operation.LINEAR:
-        assert isinstance(module, nn.Linear)
+    if isinstance(module, nn.Conv2d):
+        rows = output.numel() // module.out_channels
+    elif isinstance(module, nn.Linear):
         rows = value.numel() // module.in_features if module.in_features else 0
-        return OpShape(
-            operation, rows, module.in_features, module.out_features, module.bias is not None, dtype=dtype
-        )
-    if operation is Operation.EMBEDDING:
-        assert isinstance(module, nn.Embedding)
-        rows, table, width = value.numel(), module.num_embeddings, module.embedding_dim
-        return OpShape(operation, rows, table, width, False, dtype=dtype)
-    assert isinstance(module, nn.Conv2d)
-    padding = (0, 0) if isinstance(module.padding, str) else module.padding
-    return OpShape(
-        operation,
-        output.numel() // module.out_channels,
-        module.in_channels,
-        module.out_channels,
-        module.bias is not None,
-        kernel=_pair(module.kernel_size),
-        stride=_pair(module.stride),
-        padding=_pair(padding),
-        dilation=_pair(module.dilation),
-        groups=module.groups,
-        dtype=dtype,
-    )
-
-
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    return (int(values[0]), int(values[1]))
+    else:
+        rows = value.numel()
+    return static_shape(module, rows)
 
 
 def _siblings(seen: dict[str, _Seen]) -> Iterator[list[str]]:
