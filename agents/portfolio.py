@@ -14,6 +14,7 @@ from autoprec.envs.space import Assignment, Trial, best_trial
 
 PRIOR: dict[str, tuple[float, float]] = {
     "ilp": (6.0, 2.0),
+    "rl": (4.0, 4.0),
     "greedy": (1.0, 4.0),
     "hillclimb": (1.0, 4.0),
     "tpe": (0.5, 6.0),

@@ -124,7 +124,7 @@ class AdditivePosterior:
             + p.unit_std * parts[2][:, :, None]
             + p.cell_std * parts[3].reshape(-1, units, formats)
         )
-        return np.sqrt(np.maximum(total - np.einsum("nuk,nuk->uk", cross, cross), 0.0))
+        return np.asarray(np.sqrt(np.maximum(total - np.einsum("nuk,nuk->uk", cross, cross), 0.0)))
 
     def _solve(self, values: Floats, misfit: Floats) -> None:
         if not len(values):

@@ -75,6 +75,12 @@ class SurrogateDraws:
         total = self.damage.reshape(worlds, -1) @ flat
         return time, self.drop_offset[:, None] + total**self.root
 
+    def evaluate_each(self, assignments: Ints) -> tuple[Floats, Floats]:
+        """Return times and drops `[S]` of one plan `[S, U]` in each world."""
+        cells = (np.arange(len(assignments))[:, None], np.arange(assignments.shape[1]), assignments)
+        total = self.damage[cells].sum(axis=1)
+        return self.time_offset + self.time[cells].sum(axis=1), self.drop_offset + total**self.root
+
     def budget(self, limit: float) -> Floats:
         """Return the summed damage `[S]` that a drop of `limit` allows."""
         return np.asarray(np.maximum(limit - self.drop_offset, 0.0) ** (1 / self.root))

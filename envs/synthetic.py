@@ -46,6 +46,7 @@ _CHARACTER: dict[str, tuple[float, float]] = {
     "fp8_e5m2": (6e-2, 0.5),
     "fp8_block": (2.5e-2, 0.55),
 }
+_UNKNOWN = (2e-2, 0.6)
 DEFAULT_FORMATS = ("fp32", "bf16", "int8_dynamic", "int8_dynamic_row", "int8_weight_only", "int4_weight_only")
 
 
@@ -201,7 +202,7 @@ def synthetic_landscape(
     rng = np.random.default_rng([seed, units])
     columns = [FORMAT_NAMES.index(name) for name in formats]
     shape = (units, len(FORMAT_NAMES))
-    typical = np.array([_CHARACTER[name] for name in FORMAT_NAMES])
+    typical = np.array([_CHARACTER.get(name, _UNKNOWN) for name in FORMAT_NAMES])
     base = FORMAT_NAMES.index("fp32")
 
     rest = rng.uniform(0.1, 0.3)
