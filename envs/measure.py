@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
-from autoprec.errors import CandidateError, WorkloadError
+from autoprec.errors import CandidateError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
@@ -69,6 +69,7 @@ class Measurer:
         self.runtime = runtime
         self.baseline_bytes = held_bytes(model)
         self._judged = [*(example.inputs for example in examples), *(calibration or ())]
+        self._as_it_came = _parameter_state(model)
         self._reference: list[torch.Tensor] | None = None
         self._baseline_quality: dict[Split, float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
@@ -85,22 +86,19 @@ class Measurer:
             WorkloadError: Quality raises or is not a finite number: then nothing can be judged.
         """
         if split not in self._baseline_quality:
-            try:
+            with self._mistakes("quality(model)"):
                 self._baseline_quality[split] = self._quality(self.model, split)
-            except WorkloadError:
-                raise
-            except Exception as error:
-                raise WorkloadError(
-                    f"{self.loaded.reference}: quality(model) raised on the model as it came: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
         return self._baseline_quality[split]
 
     def baseline_reported(self, split: Split) -> dict[str, float]:
-        """Return the workload's further metrics for the model as it came; judged once a split."""
+        """Return the workload's further metrics for the model as it came; judged once a split.
+
+        Raises:
+            WorkloadError: A metric raises or is not a finite number.
+        """
         if split not in self._baseline_reported:
-            with process_state_kept():
-                self._baseline_reported[split] = self.loaded.metrics(self.model, split)
+            with self._mistakes("metrics(model)"):
+                self._baseline_reported[split] = self._metrics(self.model, split)
         return self._baseline_reported[split]
 
     def check_baseline(self) -> float:
@@ -110,10 +108,8 @@ class Measurer:
             WorkloadError: It raises, or an output is NaN or infinite.
         """
         started = time.perf_counter()
-        try:
+        with self._mistakes("the example inputs"):
             self._run_finite(self.model)
-        except CandidateError as error:
-            raise WorkloadError(f"{self.loaded.reference}: the model as it came: {error}") from error
         return time.perf_counter() - started
 
     def measure(
@@ -134,7 +130,7 @@ class Measurer:
         baseline_quality = self.baseline_quality(split)
         with self.executable(plan) as candidate:
             quality = self._quality(candidate.model, split)
-            extra = self.loaded.metrics(candidate.model, split) if reported else {}
+            extra = self._metrics(candidate.model, split) if reported else {}
             timed_pairs = self.time(None, candidate, timing) if timed else None
             return Measurement(
                 timed_pairs, candidate.held_bytes(), quality, baseline_quality - quality, extra
@@ -147,18 +143,22 @@ class Measurer:
         Raises:
             CandidateError: Building or the checks failed, or the body raised: every exception of the
                 candidate comes out as this, with the reason.
+            WorkloadError: The workload changed the parameters of the model as it came.
         """
         executable: Executable | None = None
-        with process_state_kept(), _failures():
-            try:
-                executable = self.runtime.build(self.model, plan)
-                self._check_applied(executable, plan)
-                yield executable
-            finally:
-                if executable is not None:
-                    executable.close()
-                    del executable
-                gc.collect()
+        try:
+            with process_state_kept(), _failures():
+                try:
+                    executable = self.runtime.build(self.model, plan)
+                    self._check_applied(executable, plan)
+                    yield executable
+                finally:
+                    if executable is not None:
+                        executable.close()
+                        del executable
+                    gc.collect()
+        finally:
+            self._check_pristine()
 
     def time(self, a: Executable | None, b: Executable, settings: TimingSettings) -> PairedTiming:
         """Time two executables interleaved over the weighted examples; `None` is the model as it came."""
@@ -202,15 +202,39 @@ class Measurer:
                     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                         raise CandidateError(f"NaN or infinity in the output for {example.name}")
 
+    @contextmanager
+    def _mistakes(self, what: str) -> Iterator[None]:
+        """Turn whatever the model as it came raises into a `WorkloadError`: then nothing can be judged."""
+        try:
+            yield
+        except WorkloadError:
+            raise
+        except CandidateError as error:
+            raise WorkloadError(f"{self.loaded.reference}: {what}, model as it came: {error}") from error
+        except Exception as error:
+            raise WorkloadError(
+                f"{self.loaded.reference}: {what} raised on the model as it came: {one_line(error)}"
+            ) from error
+        self._check_pristine()
+
+    def _check_pristine(self) -> None:
+        now = _parameter_state(self.model)
+        changed = [name for name, state in self._as_it_came.items() if now.get(name) != state]
+        if changed:
+            raise WorkloadError(
+                f"{self.loaded.reference}: run() or quality() changed parameter {changed[0]!r} of the model "
+                "in place, so candidates could no longer be compared with it; work on a copy"
+            )
+
     def _quality(self, model: nn.Module, split: Split) -> float:
-        with process_state_kept(), torch.no_grad():
-            # Qualities that draw random numbers draw the same ones for every candidate.
-            torch.manual_seed(0)
-            np.random.seed(0)  # the user's code may use the global generator
-            random.seed(0)
+        with _judging(model):
             if self.loaded.has_quality:
                 return self.loaded.quality(model, split)
             return self._fidelity(model)
+
+    def _metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
+        with _judging(model):
+            return self.loaded.metrics(model, split)
 
     def _fidelity(self, model: nn.Module) -> float:
         """Return 1 - relative L2 error of the outputs, averaged over examples and calibration batches."""
@@ -241,15 +265,49 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
     return ratio if np.isfinite(ratio) else float("inf")
 
 
+def _parameter_state(model: nn.Module) -> dict[str, tuple[object, ...]]:
+    """Return for each parameter what changes when it is written to (but through `.data`) or converted."""
+    return {
+        f"{path}.{name}".removeprefix("."): (
+            id(parameter),
+            parameter.dtype,
+            parameter.data_ptr(),
+            None if parameter.is_inference() else parameter._version,
+        )
+        for path, module in model.named_modules()
+        # An embedding with `max_norm` writes to its weight in every forward pass.
+        if getattr(module, "max_norm", None) is None
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+@contextmanager
+def _judging(model: nn.Module) -> Iterator[None]:
+    """Judge a model: random numbers are the same for every candidate, and it is in eval mode after."""
+    with process_state_kept(), torch.no_grad():
+        torch.manual_seed(0)
+        np.random.seed(0)  # the user's code may use the global generator
+        random.seed(0)
+        try:
+            yield
+        finally:
+            model.eval()
+
+
 @contextmanager
 def process_state_kept() -> Iterator[None]:
     """Put back what code under test may change for the whole process.
 
-    Thread count, default dtype, the quantised engine, and the random generators.
+    Thread count, default dtype, the quantised engine, gradient mode, precision and determinism of matrix
+    products, and the random generators.
     """
     threads = torch.get_num_threads()
     dtype = torch.get_default_dtype()
     engine = torch.backends.quantized.engine
+    gradients = torch.is_grad_enabled()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -259,6 +317,10 @@ def process_state_kept() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         if torch.backends.quantized.engine != engine:
             torch.backends.quantized.engine = engine
+        torch.set_grad_enabled(gradients)
+        torch.set_float32_matmul_precision(precision)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)
         random.setstate(python_state)
@@ -274,7 +336,11 @@ def _failures() -> Iterator[None]:
     except MemoryError as error:
         raise CandidateError("out of memory") from error
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0][:300]
-        if "not enough memory" in first_line or "out of memory" in first_line:
-            raise CandidateError(f"out of memory: {first_line}") from error
-        raise CandidateError(f"{type(error).__name__}: {first_line}") from error
+        reason = one_line(error)
+        if any(words in reason for words in _OUT_OF_MEMORY):
+            raise CandidateError(f"out of memory: {reason}") from error
+        raise CandidateError(reason) from error
+
+
+_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")
+"""What torch's allocators say, on CPUs and accelerators."""
