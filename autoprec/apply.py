@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from autoprec.errors import ConversionError, PlanError
+from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
 from autoprec.plan import ModulePlan, Plan, UnitPlan
@@ -76,13 +76,24 @@ def convert_modules(model: nn.Module, plan: Plan) -> None:
     """
     memo: Memo = {}
     replaced: dict[nn.Module, nn.Module] = {}
+    decided: dict[nn.Module, tuple[str, str, str]] = {}
     for unit, entry in _entries(plan):
         module = model.get_submodule(entry.path)
+        wanted = (entry.path, unit.format, entry.implementation)
+        before = decided.setdefault(module, wanted)
+        if before[1:] != wanted[1:]:
+            raise ConversionError(
+                f"{entry.path} is the same module as {before[0]}, which the plan runs in "
+                f"{before[1]}/{before[2]}, not {unit.format}/{entry.implementation}"
+            )
         kernel = implementation(Operation(entry.operation), unit.format, entry.implementation)
         try:
             converted = kernel.convert(module, entry.input_range, memo)
-        except ConversionError as error:
-            raise ConversionError(f"{entry.path}: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, ConversionError) else one_line(error)
+            raise ConversionError(f"{entry.path}: {reason}") from error
         if converted is not module:
             replaced[module] = converted.train(module.training)
     swap_modules(model, replaced)
