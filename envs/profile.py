@@ -92,10 +92,11 @@ def profile_workload(
     passes = _passes(model, discovery, wanted, refusals)
     for index, (name, level, chosen) in enumerate(passes):
         progress(name, (index + 1) / (len(passes) + 1))
+        # Implementations of one format have one numerics: after the first they only have to run.
+        first = all((path, name) not in tried for path in chosen)
+        judged = batches[: JUDGED_BATCHES if first else len(examples)]
         timed = level is Level.NATIVE
-        found = kernel_pass(
-            run, model, discovery, chosen, ranges, examples, batches[:JUDGED_BATCHES], timed=timed
-        )
+        found = kernel_pass(run, model, discovery, chosen, ranges, examples, judged, timed=timed)
         for path, kernel in chosen.items():
             if found[path].refused:
                 refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))
@@ -207,7 +208,8 @@ def _assemble(
             why.append("emulated: no kernel of this format on this device" if emulated else "")
             if not emulated:
                 time[u, k] = sum(entry.figures.seconds for entry in best)
-            error[u, k] = float(np.sqrt(np.mean([entry.figures.error**2 for entry in best])))
+            judged = [tried[m.path, name][0].figures.error for m in unit.modules]
+            error[u, k] = float(np.sqrt(np.mean(np.square(judged))))
             held[u, k] = _unit_bytes(measurer.model, unit, best)
         chosen.append(tuple(names))
         reasons.append(tuple(why))
