@@ -9,8 +9,9 @@ from typing import Any
 class Kept:
     """Values made when first asked for.
 
-    An object of its own, because a workload's digest covers the tensors that are its attributes, and these
-    follow from the weights and the text while their last bits depend on the number of threads.
+    An object of its own, because a workload's digest covers its attributes by content. These follow from
+    its weights and text, but their last bits depend on the number of threads, and a tokeniser's settings on
+    how it was used last.
     """
 
     def __init__(self) -> None:

