@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -14,7 +14,6 @@ from autoprec.workloads.packages import device_of
 Part = Literal["calibration", "search", "final"]
 WINDOW = 256
 """Tokens in a window that quality is judged on; every token but the first is predicted."""
-WINDOWS: dict[Part, int] = {"calibration": 4, "search": 4, "final": 16}
 PREFIX = 64
 """Tokens in the cache when one more is decoded."""
 REQUESTS = 16
@@ -28,6 +27,8 @@ class LanguageModel(Workload):
     """
 
     quality_name = "minus the next-token loss (nats per token)"
+    windows: ClassVar[dict[Part, int]] = {"calibration": 8, "search": 4, "final": 16}
+    """How many windows of each part are used."""
 
     def __init__(self) -> None:
         self._kept = Kept()
@@ -57,7 +58,7 @@ class LanguageModel(Workload):
         return self._step(REQUESTS)
 
     def calibration(self) -> list[dict[str, Any]]:
-        """Return four windows of text that no quality is judged on, int64[1, 256] each, without a cache."""
+        """Return eight windows of text that no quality is judged on, int64[1, 256] each, without a cache."""
         return [{"ids": window} for window in torch.split(self._windows("calibration"), 1)]
 
     def run(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -87,7 +88,7 @@ class LanguageModel(Workload):
 
     def _windows(self, part: Part) -> torch.Tensor:
         """Return windows of one part, int64[n, 256]."""
-        return self._ids(part)[: WINDOWS[part] * WINDOW].view(-1, WINDOW)
+        return self._ids(part)[: self.windows[part] * WINDOW].view(-1, WINDOW)
 
     def _ids(self, part: Part) -> torch.Tensor:
         ids: torch.Tensor = self._kept.get(("tokens", part), lambda: self.tokens(part))
