@@ -15,7 +15,12 @@ DOMINATED_MARGIN = 1.15
 
 
 def search_space(
-    discovery: Discovery, profile: Profile, goal: Goal, formats: Sequence[str] | None
+    discovery: Discovery,
+    profile: Profile,
+    goal: Goal,
+    formats: Sequence[str] | None,
+    *,
+    drop_dominated: bool = True,
 ) -> SearchSpace:
     """Return the space of plans.
 
@@ -26,6 +31,8 @@ def search_space(
         profile: Their profile.
         goal: Bytes decide only where the goal speaks of memory.
         formats: Formats asked for; `None` for all.
+        drop_dominated: Leave out formats that another beats in every respect; False keeps them, for
+            landscapes that are to hold every plan.
 
     Raises:
         SettingError: A format that was asked for is native in no unit; says why.
@@ -44,6 +51,8 @@ def search_space(
     mask = np.zeros_like(native)
     mask[:, list(asked)] = native[:, list(asked)]
     mask[np.arange(len(baseline)), list(baseline)] = True
+    if not drop_dominated:
+        return SearchSpace(tuple(unit.name for unit in discovery.units), mask, baseline)
     weigh_bytes = goal.objective == "memory" or goal.max_bytes is not None
     for u, own in enumerate(baseline):
         for k in map(int, np.flatnonzero(mask[u])):
