@@ -29,7 +29,7 @@ from autoprec.runtimes.eager import clone_sharing_parameters
 
 PASS_SECONDS = 0.6
 """Time to spend on the rounds of one kernel's timing pass."""
-MIN_ROUNDS, MAX_ROUNDS = 4, 25
+MIN_ROUNDS, MAX_ROUNDS = 4, 100
 
 
 @dataclass(frozen=True)
