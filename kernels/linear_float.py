@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.modules import FormatLinear, Shared, quantized_engine, remembered
-from autoprec.kernels.quantize import require_fp16_range
+from autoprec.kernels.quantize import require_finite, require_fp16_range
 from autoprec.kernels.registry import InputRange, Memo, Operation, register
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp16_weight": torch.float16}
@@ -139,7 +139,8 @@ class _FbgemmHalf(_Linear):
     name = "fbgemm"
 
     def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
-        # FBGEMM saturates weights beyond fp16 with a warning, where `upcast` would hold inf.
+        # FBGEMM packs NaN and inf as finite numbers.
+        require_finite(module.weight)
         require_fp16_range(module.weight)
         return FbgemmHalfLinear(module)
 

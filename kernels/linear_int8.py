@@ -12,6 +12,7 @@ Where that matters, check the inputs: quality and finiteness are measured on the
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from weakref import ref
 
@@ -49,10 +50,13 @@ class _QuantizedLinear(FormatLinear):
     def __init__(self, source: nn.Linear, engine: str, *, pack_bias: bool = True) -> None:
         super().__init__(source)
         weight = int8_channel(source.weight.detach())
-        quantized = torch._make_per_channel_quantized_tensor(
-            weight.values, weight.scale.double(), torch.zeros(self.out_features, dtype=torch.long), 0
-        )
-        with quantized_engine(engine):
+        zeros = torch.zeros(self.out_features, dtype=torch.long)
+        with quantized_engine(engine), warnings.catch_warnings():
+            # Quantised tensors are to leave torch (pytorch#184982), but FBGEMM packs nothing else.
+            warnings.simplefilter("ignore", UserWarning)
+            quantized = torch._make_per_channel_quantized_tensor(
+                weight.values, weight.scale.double(), zeros, 0
+            )
             packed = torch.ops.quantized.linear_prepack(quantized, self.bias if pack_bias else None)
         self._packed = Shared(packed)
         self._engine = engine

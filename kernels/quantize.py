@@ -71,7 +71,7 @@ def int8_channel(weight: Tensor, scale_dtype: torch.dtype = torch.float32) -> Qu
     Raises:
         ConversionError: The weight holds NaN or inf.
     """
-    _require_finite(weight)
+    require_finite(weight)
     flat = weight.float().flatten(1)
     scale = (flat.abs().amax(1) / 127).clamp_min(_TINY).to(scale_dtype)
     values = (weight.float() / per_channel(scale.float(), weight.dim())).round().clamp(-127, 127)
@@ -87,7 +87,7 @@ def int4_group(weight: Tensor) -> GroupedWeight:
     Raises:
         ConversionError: The weight holds NaN or inf.
     """
-    _require_finite(weight)
+    require_finite(weight)
     channels, inputs = weight.shape
     missing = -inputs % GROUP_SIZE
     # Repeating the last column leaves the extremes of the last group as they are.
@@ -195,6 +195,11 @@ def require_fp16_range(weight: Tensor) -> None:
         )
 
 
-def _require_finite(weight: Tensor) -> None:
+def require_finite(weight: Tensor) -> None:
+    """Refuse weights with NaN or inf, which integers and FBGEMM's fp16 cannot hold.
+
+    Raises:
+        ConversionError: There is one.
+    """
     if not bool(weight.isfinite().all()):
-        raise ConversionError("the weight holds NaN or inf, which integers cannot; leave this module in fp32")
+        raise ConversionError("the weight holds NaN or inf, which this kernel would lose; leave it in fp32")
