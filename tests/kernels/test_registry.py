@@ -149,9 +149,9 @@ def resident():
     gc.collect()
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-source = nn.Linear(512, 512, bias=False)
+source = nn.Linear(1024, 1024, bias=False)
 found = {}
-shape = OpShape(Operation.LINEAR, 1, 512, 512, False)
+shape = OpShape(Operation.LINEAR, 1, 1024, 1024, False)
 for item in implementations(Operation.LINEAR):
     if item.support(shape, torch.device("cpu")).level is not Level.NATIVE:
         continue
@@ -159,8 +159,8 @@ for item in implementations(Operation.LINEAR):
     if held is source:
         continue
     before = resident()
-    copies = [item.convert(source, (-1.0, 1.0), {}) for _ in range(8)]
-    found[item.format, item.name] = (resident() - before) / 8 / held_bytes(held)
+    copies = [item.convert(source, (-1.0, 1.0), {}) for _ in range(6)]
+    found[item.format, item.name] = (resident() - before) / 6 / held_bytes(held)
     del copies
 print(found)
 """
