@@ -20,13 +20,14 @@ from autoprec.envs.space import FORMAT_NAMES
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
 from autoprec.result import TuneResult
+from autoprec.terminal import make_console
 
 INTERRUPTED = 130
 
 
 def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **options: Any) -> int:
     """Tune with a live display; return the exit code."""
-    console = Console(highlight=False)
+    console = make_console()
     progress = LiveProgress(console) if console.is_terminal else PlainProgress(console)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -46,7 +47,7 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
 
 def run_check(plan: Path, workload: str) -> int:
     """Check a plan and print the outcome; return the exit code."""
-    console = Console(highlight=False)
+    console = make_console()
     loaded = Plan.load(plan)
     outcome = check(loaded, workload)
     table = Table("", "claimed", "measured here")

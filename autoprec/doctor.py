@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from autoprec.kernels.device import capability, device_name
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, OpShape, Support, feasible, implementations
 from autoprec.store.store import Store
+from autoprec.terminal import make_console
 
 SAMPLES = {
     Operation.LINEAR: OpShape(Operation.LINEAR, 16, 512, 512, True),
@@ -27,12 +27,12 @@ def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
 
 def print_doctor() -> None:
     """Print the table, the reasons, and where things are."""
-    console = Console(highlight=False)
+    console = make_console()
     console.print(
         f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     found = diagnose(torch.device("cpu"))
-    table = Table("format", *(operation.value for operation in SAMPLES), "what it is")
+    table = Table(Column("format", no_wrap=True), *(operation.value for operation in SAMPLES), "what it is")
     reasons: list[str] = []
     for name, row in found.items():
         cells = []
