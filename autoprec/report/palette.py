@@ -73,7 +73,7 @@ def searcher_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def label(text: str) -> str:
     """Return text for a figure: Plotly reads tags and entities in labels, and names may hold anything."""
-    return html.escape(" ".join(text.split()))
+    return html.escape(" ".join(text.split()), quote=False)
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:

@@ -21,7 +21,7 @@
   const draw = () => {
     const style = getComputedStyle(document.documentElement);
     const figures = JSON.parse(source, (key, value) =>
-      typeof value === "string" && /^var\(--[a-z]+\)$/.test(value)
+      /color$/.test(key) && /^var\(--[a-z]+\)$/.test(value)
         ? style.getPropertyValue(value.slice(4, -1)).trim() : value);
     for (const [name, figure] of Object.entries(figures)) {
       const {data, layout} = figure;

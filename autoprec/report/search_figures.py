@@ -23,7 +23,10 @@ def pareto_figure(result: TuneResult) -> go.Figure:
     runs = [
         trial for trial in result.trials if trial.ok and _cost(trial.time, trial.bytes, memory) is not None
     ]
-    floor = drop_floor([trial.drop for trial in runs], result.goal.max_quality_drop)
+    drops = [trial.drop for trial in runs if math.isfinite(trial.drop)]
+    fresh = (result.best, result.lossless, result.bound, *result.front)
+    drops += [plan.evidence.quality.drop for plan in fresh if plan is not None and plan.evidence is not None]
+    floor = drop_floor(drops, result.goal.max_quality_drop)
     figure = go.Figure()
     for name, (colour, symbol) in palette.searcher_styles(trial.searcher for trial in runs).items():
         own = [trial for trial in runs if trial.searcher == name]
@@ -67,7 +70,9 @@ def pareto_figure(result: TuneResult) -> go.Figure:
             **palette.base_layout(480),
             "xaxis": palette.axis(title, ticksuffix="" if memory else "×"),
             "yaxis": palette.axis(
-                "quality drop, log scale (lower is better)", type="log", **_ticks(runs, result, floor)
+                "quality drop, log scale (lower is better)",
+                type="log",
+                **_ticks(drops, result.goal.max_quality_drop, floor),
             ),
             "hovermode": "closest",
             "meta": {"narrow": {"xaxis": {"title": {"text": "weights, MB" if memory else "speedup"}}}},
@@ -270,12 +275,9 @@ def _on_axis(drop: float, floor: float) -> float | None:
     return max(drop, floor) if math.isfinite(drop) else None
 
 
-def _ticks(runs: Sequence[Trial], result: TuneResult, floor: float) -> dict[str, list[float] | list[str]]:
+def _ticks(drops: Sequence[float], limit: float, floor: float) -> dict[str, list[float] | list[str]]:
     """Return ticks at powers of ten; the lowest stands for everything at or below it."""
-    fresh = [plan.evidence.quality.drop for plan in (result.lossless, result.bound) if plan and plan.evidence]
-    highest = max([trial.drop for trial in runs if math.isfinite(trial.drop)] + fresh, default=floor)
-    highest = max(highest, result.goal.max_quality_drop, floor * 10)
-    low, high = round(math.log10(floor)), math.log10(highest)
+    low, high = round(math.log10(floor)), math.log10(max([*drops, limit, floor * 10]))
     values = [10.0**power for power in range(low, math.ceil(high) + 1)]
     texts = [f"≤ {number(floor)}", *(number(value) for value in values[1:])]
     return {"tickvals": values, "ticktext": texts, "range": [low - 0.12, high + 0.55]}

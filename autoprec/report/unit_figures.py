@@ -171,7 +171,7 @@ def gains_figure(result: TuneResult, plan: Plan) -> go.Figure:
         }
         figure.add_bar(
             x=[_none(scaled[u]) for u in units], orientation="h", showlegend=False, row=1, col=1,
-            marker={"color": palette.format_colour(name)}, **common,
+            marker={"color": palette.format_colour(name), "line": {"width": 0}}, **common,
         )  # fmt: skip
         errors = [result.profile.error[u, k] for u in units]
         figure.add_scatter(

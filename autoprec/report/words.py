@@ -54,7 +54,7 @@ def answer(result: TuneResult) -> Answer:
     context = _bound(result)
     if result.best is None:
         sentence = (
-            f"None of {len(result.trials)} measured runs keeps {_limits(result.goal)}. "
+            f"{_none_of(result)} keeps {_limits(result.goal)}. "
             f"The plan that is kept is the best lossless one: {_speed_gain(evidence)}, {_drop(evidence)}, "
             f"weights {_weights(evidence)}."
         )
@@ -79,6 +79,11 @@ def answer(result: TuneResult) -> Answer:
         )
         parts = [_speed_gain(evidence), over_words, drop, f"weights {_weights(evidence)}"]
     return Answer(verdict, ", ".join(part for part in parts if part) + ".", context, True, tiles)
+
+
+def _none_of(result: TuneResult) -> str:
+    worked = sum(trial.ok for trial in result.trials)
+    return f"None of the {count(worked, 'plan')} that ran" if worked else "No plan of the search ran, so none"
 
 
 def _nothing(evidence: Evidence, memory: bool) -> str:

@@ -82,6 +82,7 @@ def test_nothing_hostile_runs(draw, tmp_path):
     page = Page(drawn.dom)
     assert "img" not in page.tags and page.handlers == []
     assert len(page.scripts) == 3
+    assert ">var(--ink)</text>" in drawn.dom, "the unit of that name"
 
 
 def test_an_error_would_be_seen_and_the_policy_holds(draw, encoder, tmp_path):
