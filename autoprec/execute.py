@@ -34,7 +34,6 @@ def execute(
         lossless: Time against this plan too; both candidates are alive while that lasts.
     """
     started = time.perf_counter()
-    formats = tuple(unit.format for unit in plan.units)
     over: PairedTiming | None = None
     try:
         found = measurer.measure(plan, split, timing, reported=fresh)
@@ -42,21 +41,13 @@ def execute(
             with measurer.executable(lossless) as reference, measurer.executable(plan) as candidate:
                 over = measurer.time(reference, candidate, timing)
     except CandidateError as error:
-        return Run(
-            plan_key=plan.key,
-            formats=formats,
-            status="failed",
-            reason=str(error),
-            split=split,
-            fresh=fresh,
-            searcher=searcher,
-            wall_seconds=time.perf_counter() - started,
-        )
+        seconds = time.perf_counter() - started
+        return failed_run(plan, str(error), searcher=searcher, split=split, fresh=fresh, seconds=seconds)
     speed = found.timing
     assert speed is not None, "a plan of native formats is always timed"
     return Run(
         plan_key=plan.key,
-        formats=formats,
+        formats=tuple(unit.format for unit in plan.units),
         status="ok",
         split=split,
         fresh=fresh,
@@ -75,4 +66,18 @@ def execute(
         quality_drop=found.quality_drop,
         reported=found.reported,
         wall_seconds=time.perf_counter() - started,
+    )
+
+
+def failed_run(plan: Plan, reason: str, *, searcher: str, split: Split, fresh: bool, seconds: float) -> Run:
+    """Return the run of a plan that failed after `seconds`."""
+    return Run(
+        plan_key=plan.key,
+        formats=tuple(unit.format for unit in plan.units),
+        status="failed",
+        reason=reason,
+        split=split,
+        fresh=fresh,
+        searcher=searcher,
+        wall_seconds=seconds,
     )

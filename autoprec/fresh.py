@@ -8,7 +8,8 @@ workload has any.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from autoprec.agents.searcher import Problem
 from autoprec.agents.warm_start import cheapest_plan, lossless_plan
@@ -16,11 +17,12 @@ from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.plans import plan_of
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Assignment, Goal, Trial, pareto_front
+from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
-from autoprec.execute import execute
 from autoprec.plan import Evidence, Interval, Plan, Quality
 from autoprec.prepare import Prepared
-from autoprec.store.records import Run, utc_now
+from autoprec.store.records import Run
+from autoprec.workload import Split
 
 WANTED = 3
 """Plans that hold the goal when measured fresh, before the best of them is called best."""
@@ -28,7 +30,24 @@ ATTEMPTS = 8
 FRONT_SIZE = 6
 """Members of the Pareto front that are measured fresh, spread evenly."""
 
-Save = Callable[[Run], None]
+MIN_SECONDS = 1.0
+"""Timing of a plan whose turn comes when the time budget is spent."""
+
+
+class Measure(Protocol):
+    """Executes a plan and keeps the run; see `autoprec.execute.execute`."""
+
+    def __call__(
+        self,
+        plan: Plan,
+        *,
+        searcher: str,
+        split: Split,
+        timing: TimingSettings,
+        fresh: bool,
+        lossless: Plan | None,
+    ) -> Run:
+        """Return the run."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +77,10 @@ class FreshMeasuring:
         profiled: Its profile.
         problem: The space, the profile and the goal of the search.
         max_quality_drop: The limit the user gave, absolute, or `None`.
-        save: Called with each finished run, to keep it.
+        measure: Executes a plan and keeps the run.
         known: Fresh runs of this job from before it was resumed, by plan key: not measured again.
+        seconds_left: Returns what is left of the time budget. When it is spent, only the lossless plan and
+            the first plan that holds are still measured.
     """
 
     def __init__(
@@ -68,8 +89,9 @@ class FreshMeasuring:
         profiled: Profiled,
         problem: Problem,
         max_quality_drop: float | None,
-        save: Save,
+        measure: Measure,
         known: dict[str, Run],
+        seconds_left: Callable[[], float],
     ) -> None:
         self.prepared = prepared
         self.profiled = profiled
@@ -77,8 +99,9 @@ class FreshMeasuring:
         self.goal = problem.goal
         self._lossless = lossless_plan(problem)
         self._limit = max_quality_drop
-        self._save = save
+        self._measure = measure
         self._known = known
+        self._seconds_left = seconds_left
         self._split = prepared.measurer.splits[-1]
         self._done: dict[Assignment, Plan | None] = {}
         self._runs = 0
@@ -106,10 +129,10 @@ class FreshMeasuring:
                     "a plan within the limit in the search has a drop of "
                     f"{plan.evidence.quality.drop:.4g} on the {self._split} data: passed over"
                 )
-            if len(holding) >= WANTED:
+            if len(holding) >= WANTED or (holding and self._spent()):
                 break
         progress("unconstrained bound", 0.65)
-        bound = self._measured(cheapest_plan(self.problem), "bound")
+        bound = None if self._spent() else self._measured(cheapest_plan(self.problem), "bound")
         front = pareto_front(trials, self.goal)
         picked = (
             [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)]
@@ -117,6 +140,9 @@ class FreshMeasuring:
             else []
         )
         for index, trial in enumerate(picked):
+            if self._spent():
+                notes.append("the time budget ended before all of the Pareto front was measured again")
+                break
             progress("Pareto front", 0.7 + 0.3 * index / FRONT_SIZE)
             self._measured(trial.assignment, trial.searcher)
         best = self._best(holding, lossless, notes)
@@ -179,17 +205,19 @@ class FreshMeasuring:
 
     def _run(self, plan: Plan, searcher: str, assignment: Assignment) -> Run:
         lossless = None if assignment == self._lossless else self._done[self._lossless]
-        run = execute(
-            self.prepared.measurer,
+        # A quarter of what is left each time: the first, which matter most, are timed the longest.
+        seconds = min(FRESH_TIMING.max_seconds, max(MIN_SECONDS, self._seconds_left() / 4))
+        return self._measure(
             plan,
             searcher=searcher,
             split=self._split,
-            timing=FRESH_TIMING,
+            timing=replace(FRESH_TIMING, max_seconds=seconds),
             fresh=True,
             lossless=lossless,
         )
-        self._save(run)
-        return run
+
+    def _spent(self) -> bool:
+        return self._seconds_left() <= 0
 
     def _evidence_of(self, run: Run) -> Evidence:
         prepared, measurer = self.prepared, self.prepared.measurer
@@ -226,7 +254,7 @@ class FreshMeasuring:
             searcher=run.searcher,
             measured_runs=self._runs,
             pairs=run.pairs,
-            measured_at=utc_now().isoformat(timespec="seconds"),
+            measured_at=run.measured_at.isoformat(timespec="seconds"),
         )
 
 

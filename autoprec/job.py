@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import uuid
 from typing import Any, Literal
@@ -17,15 +18,18 @@ from autoprec.envs.plans import assignment_of, plan_of
 from autoprec.envs.profile import Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial, best_trial
+from autoprec.envs.timing import TimingSettings
 from autoprec.errors import SettingError, StoreError
-from autoprec.execute import execute
+from autoprec.execute import execute, failed_run
 from autoprec.fresh import FreshMeasuring
+from autoprec.plan import Plan
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import Spending, TuneResult
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
 from autoprec.store.records import Job, Run
 from autoprec.store.store import Store
+from autoprec.workload import Split
 
 BATCH = 4
 """Plans measured between two rounds of thinking."""
@@ -135,7 +139,15 @@ class TuningJob:
 
         started = time.perf_counter()
         self._phase("measuring winners")
-        fresh = FreshMeasuring(self.prepared, profiled, problem, limit, self._keep, self._known_fresh_runs())
+        fresh = FreshMeasuring(
+            self.prepared,
+            profiled,
+            problem,
+            limit,
+            self._run_kept,
+            self._known_fresh_runs(),
+            lambda: math.inf if budget.seconds is None else budget.seconds - self.elapsed,
+        )
         verdict = fresh.decide(trials, lambda what, share: self._phase("measuring winners", what, share))
         runs = self.store.job_runs(self.job.id)
         if verdict.best is not None:
@@ -255,27 +267,43 @@ class TuningJob:
         cached = self.store.attach_run(self.job.id, self.context_key, plan.key, searcher=proposer)
         if cached is not None:
             return _trial(cached, assignment)
-        attempts = self.store.begin_run(self.job.id, self.context_key, plan.key, fresh=False)
         started = time.perf_counter()
-        if attempts >= MAX_ATTEMPTS:
-            run = Run(
-                plan_key=plan.key,
-                formats=tuple(unit.format for unit in plan.units),
-                status="failed",
-                reason=f"the process died {attempts} times while this plan ran",
-                searcher=proposer,
-                wall_seconds=0.0,
-            )
-        else:
-            run = execute(
-                self.prepared.measurer, plan, searcher=proposer, split="search", timing=SEARCH_TIMING
-            )
+        run = self._run_kept(plan, searcher=proposer, split="search", timing=SEARCH_TIMING)
         self._measuring += time.perf_counter() - started
-        self._keep(run)
         return _trial(run, assignment)
 
-    def _keep(self, run: Run) -> None:
+    def _run_kept(
+        self,
+        plan: Plan,
+        *,
+        searcher: str,
+        split: Split,
+        timing: TimingSettings,
+        fresh: bool = False,
+        lossless: Plan | None = None,
+    ) -> Run:
+        """Execute a plan and keep the run. One that took the process down before counts as failed."""
+        place = (self.job.id, self.context_key, plan.key)
+        attempts = self.store.begin_run(*place, fresh=fresh)
+        try:
+            if attempts >= MAX_ATTEMPTS:
+                reason = f"the process died {attempts} times while this plan ran"
+                run = failed_run(plan, reason, searcher=searcher, split=split, fresh=fresh, seconds=0.0)
+            else:
+                run = execute(
+                    self.prepared.measurer,
+                    plan,
+                    searcher=searcher,
+                    split=split,
+                    timing=timing,
+                    fresh=fresh,
+                    lossless=lossless,
+                )
+        except BaseException:
+            self.store.abandon_run(*place, fresh=fresh)  # stopped, not died: the plan is not to blame
+            raise
         self.store.finish_run(self.job.id, self.context_key, run)
+        return run
 
     def _stored_trials(self, problem: Problem) -> list[Trial]:
         """Return the trials that this job finished before it was resumed, in order."""

@@ -20,7 +20,7 @@ Split = Literal["search", "final"]
 
 
 class RunStore:
-    """Measured runs: begun, finished, found again and removed."""
+    """Measured runs: begun, finished or abandoned, found again and removed."""
 
     _db: Database
 
@@ -75,6 +75,11 @@ class RunStore:
             return run_id
 
         return self._db.write(body)
+
+    def abandon_run(self, job_id: str, context_key: str, plan_key: str, *, fresh: bool) -> None:
+        """Forget that a run was in flight: it was stopped on purpose, and did not take the process down."""
+        attempts = delete(AttemptRow).where(*_attempts(job_id, context_key, plan_key, fresh))
+        self._db.write(lambda session: session.execute(attempts))
 
     def job_runs(self, job_id: str) -> list[Run]:
         """Return the runs of a job, its own and those taken over, in the order in which it got them.

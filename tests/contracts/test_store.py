@@ -177,6 +177,15 @@ def test_begun_runs_are_counted_until_one_finishes(store: Store, context_key: st
     assert store.begin_run("j2", context_key, "p1", fresh=False) == 1
 
 
+def test_a_run_that_was_stopped_does_not_count_as_begun(store: Store, context_key: str) -> None:
+    assert store.begin_run("j1", context_key, "p1", fresh=False) == 0
+    assert store.begin_run("j1", context_key, "p1", fresh=True) == 0
+    store.abandon_run("j1", context_key, "p1", fresh=False)
+    store.abandon_run("j1", context_key, "never begun", fresh=False)
+    assert store.begin_run("j1", context_key, "p1", fresh=False) == 0
+    assert store.begin_run("j1", context_key, "p1", fresh=True) == 1
+
+
 def test_runs_come_back_in_the_order_they_finished(store: Store, context_key: str) -> None:
     late = datetime(2030, 1, 1, tzinfo=UTC)
     runs = [make_run(f"p{n}", searcher=f"s{n}", measured_at=late - timedelta(days=n)) for n in range(6)]
