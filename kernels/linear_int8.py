@@ -103,7 +103,8 @@ class RowLinear(_QuantizedLinear):
         result = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             rows / scale, 1.0, 128, self._packed.value
         )
-        return result.mul_(scale) if self.bias is None else torch.addcmul(self.bias, result, scale)
+        bias = self.bias
+        return result.mul_(scale) if bias is None else torch.addcmul(bias, result, scale)
 
 
 class StaticLinear(_QuantizedLinear):
@@ -136,7 +137,8 @@ class IntMMLinear(FormatLinear):
         scale = row_scale(rows)
         sums = torch._int_mm(rows.div(scale).round_().to(torch.int8), self.values.t())
         result = sums * self.scale
-        return result.mul_(scale) if self.bias is None else torch.addcmul(self.bias, result, scale)
+        bias = self.bias
+        return result.mul_(scale) if bias is None else torch.addcmul(bias, result, scale)
 
     def _dequantized(self) -> Tensor:
         return QuantizedWeight(self.values, self.scale).dequantize()

@@ -63,8 +63,9 @@ class Int8PackLinear(FormatLinear):
             result = F.linear(rows, self.values.to(_BF16)) * self.scale.float()
         else:
             result = torch._weight_int8pack_mm(rows, self.values, self.scale)
-        # The sum is in fp32 where the bias is: one rounding fewer.
-        return result if self.bias is None else result + self.bias
+        # The sum is in fp32, as the bias is: one rounding fewer.
+        bias = self.bias
+        return result if bias is None else result + bias
 
     def _dequantized(self) -> Tensor:
         return QuantizedWeight(self.values, self.scale).dequantize()

@@ -51,10 +51,10 @@ class GroupedWeight(NamedTuple):
 
     def dequantize(self) -> Tensor:
         """Return the weight in fp32: `(value - 8) * scale + zero`, as `_weight_int4pack_mm` computes it."""
-        inputs = self.values.shape[1]
-        scale = self.scale.float().repeat_interleave(GROUP_SIZE, dim=1)[:, :inputs]
-        zero = self.zero.float().repeat_interleave(GROUP_SIZE, dim=1)[:, :inputs]
-        return (self.values.float() - 8) * scale + zero
+        rows, inputs = self.values.shape
+        padded = F.pad(self.values.float(), (0, -inputs % GROUP_SIZE))
+        groups = padded.view(rows, self.scale.shape[1], GROUP_SIZE)
+        return groups.sub_(8).mul_(self.scale[..., None]).add_(self.zero[..., None]).flatten(1)[:, :inputs]
 
 
 def per_channel(scale: Tensor, dims: int) -> Tensor:

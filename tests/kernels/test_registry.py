@@ -165,9 +165,9 @@ for item in implementations(Operation.LINEAR):
 print(found)
 """
     # With a fixed threshold glibc maps each large block on its own, so that resident memory follows at once.
-    output = run(program, MALLOC_MMAP_THRESHOLD_="65536", OMP_NUM_THREADS="1")
+    output = run(program, MALLOC_MMAP_THRESHOLD_="16384", OMP_NUM_THREADS="1")
     for name, ratio in ast.literal_eval(output).items():
-        assert ratio == pytest.approx(1, abs=0.05), name
+        assert ratio == pytest.approx(1, abs=0.1), name
 
 
 def test_fused_encoder_layers_call_converted_modules():
