@@ -72,6 +72,8 @@ def tune(
         exclude=exclude,
     )
     with Store.open(store) as opened:
+        if out is not None:
+            _make_directory(out)  # a place that cannot be written to must not come out after the search
         job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=loaded)
         result = job.run()
     if out is not None:
@@ -85,11 +87,7 @@ def save_result(result: TuneResult, directory: str | Path) -> tuple[Path, Path]:
     Raises:
         PlanError: A file cannot be written.
     """
-    folder = Path(directory)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"cannot make directory {str(folder)!r}: {error.strerror or error}") from error
+    folder = _make_directory(directory)
     plan = (result.best or result.lossless).save(folder / "plan.json")
     return plan, write_report(result, folder / "report.html")
 
@@ -142,3 +140,13 @@ def check(plan: Plan | str | Path, workload: Any) -> CheckResult:
         UserError: The plan or the workload cannot be used, or they do not fit.
     """
     return check_plan(plan if isinstance(plan, Plan) else Plan.load(plan), workload)
+
+
+def _make_directory(directory: str | Path) -> Path:
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PlanError(f"cannot make directory {str(folder)!r} for the results: {reason}") from error
+    return folder

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from autoprec.api import check, save_result, tune
+from autoprec.api import check, tune
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
@@ -32,15 +32,16 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with progress:
-            result = tune(workload, store=store, resume=resume, progress=progress, out=None, **options)
+            result = tune(workload, store=store, resume=resume, progress=progress, out=out, **options)
     except KeyboardInterrupt:
         again = " ".join([*_quoted(arg for arg in sys.argv[1:] if arg != "--resume"), "--resume"])
         console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
         return INTERRUPTED
     show_result(console, result)
-    plan, report = save_result(result, out)
     console.print(
-        f"Plan:   {plan}\nReport: {report}\nStore:  {result.store} (job {result.job_id})", soft_wrap=True
+        f"Plan:   {out / 'plan.json'}\nReport: {out / 'report.html'}\n"
+        f"Store:  {result.store} (job {result.job_id})",
+        soft_wrap=True,
     )
     return 0 if result.best is not None else 1
 

@@ -132,7 +132,9 @@ class FreshMeasuring:
             if len(holding) >= WANTED or (holding and self._spent()):
                 break
         progress("unconstrained bound", 0.65)
-        bound = None if self._spent() else self._measured(cheapest_plan(self.problem), "bound")
+        cheapest = cheapest_plan(self.problem)
+        failed = any(trial.assignment == cheapest and not trial.ok for trial in trials)
+        bound = None if failed or self._spent() else self._measured(cheapest, "bound")
         front = pareto_front(trials, self.goal)
         picked = (
             [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)]

@@ -108,7 +108,7 @@ class Measurer:
             WorkloadError: It raises, or an output is NaN or infinite.
         """
         started = time.perf_counter()
-        with self._mistakes("the example inputs"):
+        with self._mistakes("running the example inputs"):
             self._run_finite(self.model)
         return time.perf_counter() - started
 
