@@ -108,11 +108,7 @@ class CpuImplementation(Implementation):
             return Support(Level.REFUSED, f"{self.name} is CPU only, not for {device.type}")
         if reason := self._static_refusal(shape) or self_check(self):
             return Support(Level.REFUSED, reason)
-        if self.level is Level.EMULATED:
-            return Support(
-                Level.EMULATED, f"no CPU has {self.format} kernels: only its rounding is reproduced"
-            )
-        return Support(self.level)
+        return Support(self.level, self.note)
 
     def convert(self, module: nn.Module, input_range: InputRange | None, memo: Memo) -> nn.Module:
         """See `Implementation.convert`."""
@@ -167,25 +163,22 @@ class CpuImplementation(Implementation):
         return ""
 
 
+@functools.cache
 def self_check(item: CpuImplementation) -> str:
     """Return why an implementation does not work in this process, or an empty string; found out once."""
-    return _self_check(item.operation, item.format, item)
-
-
-@functools.cache
-def _self_check(operation: Operation, format_name: str, item: CpuImplementation) -> str:
     with torch.inference_mode(False), torch.no_grad():
-        module, inputs, compute = _sample(operation, format_name)
+        module, inputs, compute = _sample(item.operation, item.format)
         try:
             converted = item._convert(module, _SAMPLE_RANGE, {})
             for batch in (inputs, inputs[:1], inputs[:0]):
                 error = relative_error(converted(batch), compute(batch))
-                if not error <= reference.TOLERANCE[format_name]:
-                    saturates = FORMATS[format_name].weight == "int8"
+                if not error <= reference.TOLERANCE[item.format]:
+                    saturates = FORMATS[item.format].weight == "int8"
                     cause = " (8-bit products saturate without VNNI)" if saturates else ""
                     return f"on this processor it is wrong by {error:.1%}{cause}"
-        except (RuntimeError, AttributeError) as failure:
-            return f"it does not run here: {str(failure).splitlines()[0]}"
+        except Exception as failure:
+            # What a build of torch lacks shows as an error of any kind.
+            return f"it does not run here: {(str(failure) or type(failure).__name__).splitlines()[0]}"
     return ""
 
 

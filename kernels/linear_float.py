@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels.cpu import CpuImplementation
-from autoprec.kernels.modules import FormatLinear, Shared, quantized_engine, remembered
+from autoprec.kernels.modules import FormatLinear, Shared, cast, quantized_engine, remembered
 from autoprec.kernels.quantize import require_finite, require_fp16_range
 from autoprec.kernels.registry import InputRange, Memo, Operation, register
 
@@ -52,7 +52,7 @@ class CastLinear(FormatLinear):
         self.register_buffer("stored", stored)
 
     def _rows(self, rows: Tensor) -> Tensor:
-        return F.linear(rows.to(self._compute), self.stored.to(self._compute), self.bias)
+        return F.linear(cast(rows, self._compute), cast(self.stored, self._compute), self.bias)
 
     def _dequantized(self) -> Tensor:
         return self.stored
@@ -73,7 +73,7 @@ class PackedLinear(FormatLinear):
     def _rows(self, rows: Tensor) -> Tensor:
         packed = self._packed.value
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
-            rows.to(packed.dtype), packed, self.bias, "none", [], ""
+            cast(rows, packed.dtype), packed, self.bias, "none", [], ""
         )
         return result
 

@@ -7,6 +7,9 @@ NaN and inf in the input, against the reference:
 - `int8_dynamic_row`: the row's scale is NaN or inf, and so is its output.
 - `int8_static`: NaN enters as some integer (finite, wrong output); inf saturates, as in the reference.
 
+oneDNN applies the scales before it subtracts the zero point, so `int8_dynamic` and `int8_static` by oneDNN
+overflow where the output would reach about 1e37 already.
+
 Where that matters, check the inputs: quality and finiteness are measured on the whole model in any case.
 """
 

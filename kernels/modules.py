@@ -92,6 +92,11 @@ class _WithoutGradient(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name} has no gradient: it is for inference; train before converting")
 
 
+def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `tensor.to(dtype)`, at no cost where it has that dtype: `to` takes 1 µs to find that out."""
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
 class FormatLinear(FormatModule):
     """Base of the modules that stand for a Linear: any leading dimensions, the source's dtype in and out.
 
@@ -127,7 +132,7 @@ class FormatLinear(FormatModule):
         result = compute(self, rows, self._rows)
         if not flat:
             result = result.view(*input.shape[:-1], self.out_features)
-        return result if result.dtype is input.dtype else result.to(input.dtype)
+        return cast(result, input.dtype)
 
     def extra_repr(self) -> str:
         """Return what `print(model)` shows."""
