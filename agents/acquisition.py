@@ -89,10 +89,12 @@ class Acquisition:
             moved = []
             for plan in current:
                 around = neighbours(space, plan)
+                if not len(around):
+                    continue
                 scores = self.score(around)
                 order = np.argsort(-scores)[:4]
                 seen.append(around[order])
-                if len(around) and scores[order[0]] > self.score(plan[None])[0]:
+                if scores[order[0]] > self.score(plan[None])[0]:
                     moved.append(around[order[0]])
             if not moved:
                 break

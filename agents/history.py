@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, SearchSpace, Trial, best_trial, pareto_front
@@ -122,8 +123,10 @@ class HistorySearcher(Searcher):
     def propose(self, count: int) -> list[Assignment]:
         """Return up to `count` distinct plans that were not yet observed."""
         rng = np.random.default_rng([self.seed, len(self.history.trials), zlib.crc32(self.name.encode())])
-        plans = self.history.fresh(self._candidates(count, rng))
-        return self.history.fill(plans, count, rng)
+        # Small matrices: on a busy machine, BLAS threads that wait for each other cost 6 times the work.
+        with ThreadpoolController().limit(limits=1, user_api="blas"):
+            plans = self.history.fresh(self._candidates(count, rng))
+            return self.history.fill(plans, count, rng)
 
     @abstractmethod
     def _candidates(self, count: int, rng: np.random.Generator) -> Iterable[Sequence[int]]:

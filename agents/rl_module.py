@@ -15,7 +15,7 @@ from autoprec.envs.episodes import FORMAT_FEATURES, TOTAL_FEATURES
 from autoprec.envs.space import FEATURES
 from autoprec.kernels.formats import FORMATS
 
-GAIN = FORMAT_FEATURES.index("gain")
+WORTH, CHARGE = FORMAT_FEATURES.index("worth"), FORMAT_FEATURES.index("charge")
 _SCALES = ("none", "tensor", "static", "channel", "row", "group", "block")
 
 
@@ -42,9 +42,10 @@ def format_traits() -> torch.Tensor:
 class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  # RLlib has no types
     """Scores every format with one shared network; masked formats get the lowest score there is.
 
-    The score is a correction to what the knapsack's prices say of a format (residual policy learning, Silver
-    et al. 2018), so that an untrained policy is already a sensible one and training learns what the prices do
-    not know: how far to trust them. `model_config["hidden"]` is the width.
+    The score is what the knapsack says of a format, its worth less its charge, plus a learned correction
+    (residual policy learning, Silver et al. 2018), so that an untrained policy is already a sensible one.
+    Training learns what the knapsack does not know, first of all the caution by which the charge is multiplied
+    when the damage is uncertain. `model_config["hidden"]` is the width.
     """
 
     def setup(self) -> None:
@@ -55,35 +56,39 @@ class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  #
         self.format_layer = nn.Linear(len(FORMAT_FEATURES) + traits.shape[1], hidden)
         self.score = _layers(hidden, hidden, 1)
         self.value = _layers(2 * hidden, hidden, 1)
+        self.caution = nn.Linear(hidden, 1)
         self.sharpness = nn.Parameter(torch.tensor(2.0))
         self.register_buffer("traits", traits, persistent=False)
-        with torch.no_grad():
-            for head in (self.score, self.value):
-                head[-1].weight.mul_(0.1)
-                head[-1].bias.zero_()
+        for last in (self.score[-1], self.value[-1], self.caution):
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=0.01)
+            nn.init.zeros_(last.bias)
 
     def compute_values(self, batch: dict[str, Any], embeddings: torch.Tensor | None = None) -> torch.Tensor:
         """Return the expected rewards `[...]`."""
         if embeddings is None:
-            embeddings = self._embed(batch)[1]
-        return self.value(embeddings).squeeze(-1)
+            embeddings = self._embed(batch)[-1]
+        values: torch.Tensor = self.value(embeddings).squeeze(-1)
+        return values
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         seen = batch[Columns.OBS]
-        formats, summary = self._embed(batch)
-        logits = self.score(formats).squeeze(-1) + self.sharpness * seen["formats"][..., GAIN]
+        formats, situation, summary = self._embed(batch)
+        caution = torch.exp(self.caution(torch.relu(situation)))
+        balance = seen["formats"][..., WORTH] - caution * seen["formats"][..., CHARGE]
+        logits = self.score(formats).squeeze(-1) + self.sharpness * balance
         logits = torch.where(seen["action_mask"] > 0, logits, FLOAT_MIN)
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: summary}
 
-    def _embed(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return an embedding of each format `[..., K, H]` and a summary of the situation `[..., 2H]`."""
+    def _embed(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return embeddings of each format `[..., K, H]`, of unit and totals `[..., H]`, of all `[..., 2H]`."""
         seen = batch[Columns.OBS]
         situation = self.context(torch.cat([seen["unit"], seen["totals"]], dim=-1))
         traits = self.traits.expand(*seen["formats"].shape[:-1], -1)
         formats = self.format_layer(torch.cat([seen["formats"], traits], dim=-1)) + situation.unsqueeze(-2)
         formats = torch.relu(formats)
         pooled = (formats * seen["action_mask"].unsqueeze(-1)).amax(dim=-2)
-        return formats, torch.cat([situation, pooled], dim=-1)
+        return formats, situation, torch.cat([situation, pooled], dim=-1)
 
 
 def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -13,6 +13,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from autoprec.agents.policy_file import PolicyError
 from autoprec.agents.process_state import ProcessState
 from autoprec.agents.rl_module import PrecisionModule
 from autoprec.agents.rl_runner import BatchedEnvRunner, choose
@@ -99,9 +100,14 @@ class Trainer:
         """Take over weights.
 
         Raises:
-            RuntimeError: They are of another network.
+            PolicyError: They are of another network.
         """
-        self.module.load_state_dict(state)
+        try:
+            self.module.load_state_dict(state)
+        except RuntimeError as error:
+            raise PolicyError(
+                "the policy is of another network (other names or sizes); train a new one"
+            ) from error
 
 
 def ppo_config(seed: int, units: int, limit_factors: tuple[float, float], hidden: int) -> PPOConfig:

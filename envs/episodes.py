@@ -19,9 +19,10 @@ from autoprec.envs.surrogate import Surrogate
 from autoprec.errors import SettingError
 
 FORMAT_FEATURES: tuple[str, ...] = (
-    "time_saved", "bytes_saved", "damage_of_budget", "damage_of_rest", "damage_spread", "gain", "allowed",
+    "time_saved", "bytes_saved", "damage_of_budget", "damage_of_rest", "damage_spread", "worth", "charge", "allowed",
 )  # fmt: skip
-"""Columns of the observation `formats`, one row a format."""
+"""Columns of the observation `formats`, one row a format. `worth` is the saving as a share of all that is
+possible, `charge` the damage at the going `price`; the relaxed knapsack takes the best difference."""
 TOTAL_FEATURES: tuple[str, ...] = (
     "budget_spent", "saved", "still_to_save", "position", "price", "log_limit", "root",
     *OBJECTIVES, "has_memory_limit", "memory_headroom",
@@ -188,7 +189,8 @@ class Episodes:
         table[..., 0] = _squash(self._beliefs.saved_time)
         table[..., 1] = _squash(self._beliefs.saved_bytes)
         table[..., 4] = self._beliefs.spread / 2
-        table[..., 6] = self.space.mask
+        table[..., 5] = self._saved / self._possible * len(self.space.units)
+        table[..., 7] = self.space.mask
         return table
 
     def _format_features(self, unit: int, rest: Floats, price: Floats) -> NDArray[np.float32]:
@@ -197,11 +199,7 @@ class Episodes:
         table[..., 2] = _log_ratio(damage, self._budget[:, None])
         table[..., 3] = _log_ratio(damage, rest[:, None])
         share = damage / self._budget[:, None]
-        # What the choice is worth at the going price of quality, relative to the mean unit's saving.
-        gain = self._saved[unit][None] / self._possible - price[:, None] * share
-        gain = np.clip(gain * len(self.space.units), -BOUND, BOUND)
-        best = np.where(self.space.mask[unit], gain, -np.inf).max(axis=1, keepdims=True)
-        table[..., 5] = np.maximum(gain - best, -BOUND)
+        table[..., 6] = price[:, None] * share * len(self.space.units)
         return np.asarray(np.clip(table, -BOUND, BOUND), np.float32)
 
     def _total_features(self, price: Floats) -> NDArray[np.float32]:

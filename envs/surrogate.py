@@ -70,7 +70,7 @@ class SurrogateDraws:
         worlds, units, formats = self.time.shape
         hot = np.zeros((len(assignments), units, formats))
         np.put_along_axis(hot, assignments[:, :, None], 1.0, axis=2)
-        flat = hot.reshape(len(assignments), -1).T
+        flat = hot.reshape(len(assignments), units * formats).T
         time = self.time_offset[:, None] + self.time.reshape(worlds, -1) @ flat
         total = self.damage.reshape(worlds, -1) @ flat
         return time, self.drop_offset[:, None] + total**self.root
