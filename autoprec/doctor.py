@@ -31,17 +31,22 @@ def print_doctor() -> None:
     console.print(
         f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
-    found = diagnose(torch.device("cpu"))
+    device = torch.device("cpu")
+    found = diagnose(device)
     table = Table(Column("format", no_wrap=True), *(operation.value for operation in SAMPLES), "what it is")
     reasons: list[str] = []
     for name, row in found.items():
         cells = []
         for operation, support in row.items():
-            kernels = [item.name for item in implementations(operation, name)]
-            cells.append(
-                f"native: {', '.join(kernels)}" if support.level is Level.NATIVE else support.level.value
-            )
-            if support.level is not Level.NATIVE:
+            if support.level is Level.NATIVE:
+                kernels = [
+                    item.name
+                    for item in implementations(operation, name)
+                    if item.support(SAMPLES[operation], device).level is Level.NATIVE
+                ]
+                cells.append(f"native: {', '.join(kernels)}")
+            else:
+                cells.append(support.level.value)
                 reasons.append(f"{name} {operation.value}: {support.level.value}, {support.reason}")
         table.add_row(name, *cells, FORMATS[name].summary)
     console.print(table)

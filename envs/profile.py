@@ -26,6 +26,7 @@ from autoprec.kernels.registry import (
     Level,
     Memo,
     Support,
+    feasible,
     held_bytes,
     implementation,
     implementations,
@@ -133,21 +134,20 @@ def _passes(
         for module in unit.modules:
             weight = model.get_submodule(module.path).weight
             assert isinstance(weight, torch.Tensor)
+            possible = feasible(module.operation, module.shapes, weight.device)
             for name in formats:
-                counts = {Level.NATIVE: 0, Level.EMULATED: 0}
-                for kernel in implementations(module.operation, name):
-                    if name == unit.baseline and kernel.name == "aten":
-                        continue
-                    support = worst(kernel.support(shape, weight.device) for shape in module.shapes)
-                    if support.level is Level.REFUSED:
-                        refusals.setdefault((module.path, name), support)
-                        continue
-                    key = (name, support.level, counts[support.level])
-                    grouped.setdefault(key, {})[module.path] = kernel
-                    counts[support.level] += 1
-                if not implementations(module.operation, name):
-                    reason = f"no {name} kernel for {module.operation.value}"
-                    refusals[module.path, name] = Support(Level.REFUSED, reason)
+                if possible[name].level is Level.REFUSED:
+                    refusals[module.path, name] = possible[name]
+                    continue
+                kernels = [
+                    kernel
+                    for kernel in implementations(module.operation, name)
+                    if (name, kernel.name) != (unit.baseline, "aten")
+                    and worst(kernel.support(shape, weight.device) for shape in module.shapes).level
+                    is possible[name].level
+                ]
+                for index, kernel in enumerate(kernels):
+                    grouped.setdefault((name, possible[name].level, index), {})[module.path] = kernel
     return [(name, level, chosen) for (name, level, _), chosen in grouped.items()]
 
 
