@@ -52,6 +52,20 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
             of another kind, or the model has a plan applied already.
         ConversionError: A kernel that the plan names does not run on this machine.
     """
+    check_fits(model, plan)
+    notes = _unproven(model, plan)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    convert_modules(model, plan)
+    return Applied(read_applied(model, plan), notes)
+
+
+def check_fits(model: nn.Module, plan: Plan) -> None:
+    """Check that a plan is for a model as it came.
+
+    Raises:
+        PlanError: As for `apply_plan`.
+    """
     if any(isinstance(module, FormatModule) for module in model.modules()):
         raise PlanError("the model has a plan applied already; build it anew before applying another")
     for unit, entry in _entries(plan):
@@ -61,11 +75,6 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
             f"the plan was made for architecture {plan.architecture}, this {type(model).__name__} has "
             f"{architecture_fingerprint(model)}; tune this model, or load the model the plan was made for"
         )
-    notes = _unproven(model, plan)
-    for note in notes:
-        warnings.warn(note, stacklevel=2)
-    convert_modules(model, plan)
-    return Applied(read_applied(model, plan), notes)
 
 
 def convert_modules(model: nn.Module, plan: Plan) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from autoprec.apply import check_fits
 from autoprec.envs.measure import FRESH_TIMING, Measurement
-from autoprec.errors import CandidateError, PlanError
+from autoprec.errors import CandidateError
 from autoprec.plan import Plan
 from autoprec.prepare import Prepared, prepare
 
@@ -42,12 +43,7 @@ def check_plan(plan: Plan, workload: Any) -> CheckResult:
     """
     throughput = plan.evidence is not None and plan.evidence.objective == "throughput"
     prepared = prepare(workload, "throughput" if throughput else "latency")
-    if plan.architecture != prepared.context.architecture:
-        raise PlanError(
-            f"the plan was made for architecture {plan.architecture}; workload "
-            f"{prepared.loaded.reference!r} has {prepared.context.architecture}: "
-            "check it with the workload it was made for"
-        )
+    check_fits(prepared.measurer.model, plan)
     measurer = prepared.measurer
     try:
         measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
