@@ -57,7 +57,7 @@ def solve_knapsack(
         # within 0..1: HiGHS judges feasibility by absolute tolerances of about 1e-6.
         upper[row > limit] = 0.0
         if limit > 0:
-            constraints.append(LinearConstraint(np.minimum(row / limit, 1.0)[None], -np.inf, 1.0))
+            constraints.append(LinearConstraint((np.minimum(row, limit) / limit)[None], -np.inf, 1.0))
     for plan in excluded:
         taken = formats == np.array(plan)[units]
         constraints.append(LinearConstraint(taken[None].astype(float), -np.inf, len(space.units) - 1))

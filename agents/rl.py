@@ -43,7 +43,8 @@ class RLSearcher(HistorySearcher):
         first_iterations: PPO iterations before the first proposal.
         iterations: PPO iterations before every later one.
         seconds: Ends each training early; then a seed reproduces no longer.
-        policy: A policy of an earlier search to start from, as `policy()` returned it.
+        policy: A policy of an earlier search to start from, as `policy()` returned it; by default the
+            shipped one, which was trained on synthetic workloads.
     """
 
     name = "rl"
@@ -108,10 +109,12 @@ class RLSearcher(HistorySearcher):
 
     def _ready(self, surrogate: Surrogate, limit_factors: tuple[float, float]) -> Trainer:
         from autoprec.agents.policy_file import import_policy
+        from autoprec.agents.pretrain import pretrained_policy
         from autoprec.agents.rl_trainer import Trainer
 
         if self._trainer is None:
             self._trainer = Trainer(self.seed, surrogate, limit_factors)
-            if self._start is not None:
-                self._trainer.load(import_policy(*self._start))
+            start = self._start or pretrained_policy()
+            if start is not None:
+                self._trainer.load(import_policy(*start))
         return self._trainer

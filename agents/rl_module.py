@@ -44,8 +44,8 @@ class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  #
 
     The score is what the knapsack says of a format, its worth less its charge, plus a learned correction
     (residual policy learning, Silver et al. 2018), so that an untrained policy is already a sensible one.
-    Training learns what the knapsack does not know, first of all the caution by which the charge is multiplied
-    when the damage is uncertain. `model_config["hidden"]` is the width.
+    Training learns what the knapsack does not know, first of all the caution that multiplies the charge where
+    damage is uncertain. `model_config["hidden"]` is the width.
     """
 
     def setup(self) -> None:
@@ -57,12 +57,13 @@ class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  #
         self.score = _layers(hidden, hidden, 1)
         self.value = _layers(2 * hidden, hidden, 1)
         self.caution = nn.Linear(hidden, 1)
-        self.sharpness = nn.Parameter(torch.tensor(2.0))
+        self.sharpness = nn.Parameter(torch.tensor(4.0))
         self.register_buffer("traits", traits, persistent=False)
         for last in (self.score[-1], self.value[-1], self.caution):
             assert isinstance(last, nn.Linear)
             nn.init.normal_(last.weight, std=0.01)
             nn.init.zeros_(last.bias)
+        nn.init.ones_(self.caution.bias)
 
     def compute_values(self, batch: dict[str, Any], embeddings: torch.Tensor | None = None) -> torch.Tensor:
         """Return the expected rewards `[...]`."""
@@ -81,7 +82,7 @@ class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  #
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: summary}
 
     def _embed(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return embeddings of each format `[..., K, H]`, of unit and totals `[..., H]`, of all `[..., 2H]`."""
+        """Return embeddings of formats `[..., K, H]`, of unit and totals `[..., H]`, of all `[..., 2H]`."""
         seen = batch[Columns.OBS]
         situation = self.context(torch.cat([seen["unit"], seen["totals"]], dim=-1))
         traits = self.traits.expand(*seen["formats"].shape[:-1], -1)

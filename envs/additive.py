@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-ITERATIONS = 15
+ITERATIONS = 12
 MAX_SHIFT = 8.0
 """Largest |eta| that a draw may take: a factor of 3 000 away from the profile."""
 
@@ -138,7 +138,7 @@ class AdditivePosterior:
             proposal = jacobian.T @ _cho_solve(self._factor, target)
             before, objective = objective, self._step(proposal, values)
             moved = self._update_noise(values, misfit)
-            if before - objective < 1e-3 and moved < 0.05:
+            if before - objective < 0.02 and moved < 0.1:
                 break
         self._spread = np.sqrt(self.noise**2 + misfit**2)
         mean, jacobian = self._linearise(self._weights, self._plans)
@@ -147,9 +147,9 @@ class AdditivePosterior:
 
     def _factor_at(self, jacobian: Floats) -> None:
         self._jacobian = jacobian
-        gram = jacobian @ jacobian.T
-        gram[np.diag_indices_from(gram)] += self._spread**2
-        self._factor = np.asarray(scipy.linalg.cholesky(gram, lower=True, check_finite=False))
+        self._gram = jacobian @ jacobian.T
+        total = self._gram + np.diag(self._spread**2)
+        self._factor = np.asarray(scipy.linalg.cholesky(total, lower=True, check_finite=False))
 
     def _step(self, proposal: Floats, values: Floats) -> float:
         """Move towards the proposal as far as that lowers the loss; return the new loss."""
@@ -173,11 +173,8 @@ class AdditivePosterior:
         """
         residual = values - self._figure(self._weights, self._plans)[0]
         share = self.noise**2 / (self.noise**2 + misfit**2)
-        half = scipy.linalg.solve_triangular(
-            self._factor, self._jacobian @ self._jacobian.T, lower=True, check_finite=False
-        )
-        gram = np.einsum("np,np->n", self._jacobian, self._jacobian)
-        fitted = np.maximum(gram - np.einsum("mn,mn->n", half, half), 0.0)
+        half = scipy.linalg.solve_triangular(self._factor, self._gram, lower=True, check_finite=False)
+        fitted = np.maximum(np.diag(self._gram) - np.einsum("mn,mn->n", half, half), 0.0)
         expected = share**2 * (residual**2 + fitted) + share * misfit**2
         variance = (2 * self.prior.noise**2 + expected.sum()) / (2 + len(values))
         noise = max(float(np.sqrt(variance)), self.prior.noise_floor)
