@@ -284,7 +284,7 @@ def test_stopping_says_how_to_go_on(tmp_path, number):
         tmp_path, "tune", "mine.py:Tiny", "--budget", "500", "--objective", "memory", "--out", "a b",
         "--searcher", "random",
     )  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None and runs_in(tmp_path) < 3:
         time.sleep(0.05)
     process.send_signal(number)
