@@ -13,17 +13,18 @@ from pathlib import Path
 from rich.progress import track
 
 from autoprec.envs.landscape import Landscape
-from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import plan_of
 from autoprec.envs.profile import profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import Goal, Trial
+from autoprec.envs.timing import TimingSettings
 from autoprec.execute import execute
 from autoprec.prepare import prepare
 
 WORKLOAD = "mnist-cnn-fidelity"
 FORMATS = ("fp32", "fp16", "int8_dynamic", "int8_static")
 MAX_QUALITY_DROP = 0.004
+TIMING = TimingSettings(target=0.015, max_seconds=0.35)
 TARGET = Path(__file__).parent.parent / "tests" / "assets" / "mnist_cnn_landscape.json.gz"
 
 
@@ -39,14 +40,11 @@ def main() -> None:
         plan = plan_of(
             prepared.discovery, prepared.context.architecture, profiled.profile, assignment, profiled.ranges
         )
-        run = execute(prepared.measurer, plan, searcher="recorded", split="search", timing=SEARCH_TIMING)
-        if run.status == "failed" or run.speedup is None or run.held_bytes is None or run.quality_drop is None:
-            nan = float("nan")
-            trials.append(Trial(assignment, False, nan, nan, nan, "recorded"))
-            continue
-        trials.append(
-            Trial(assignment, True, 1 / run.speedup, run.held_bytes, run.quality_drop, "recorded")
-        )
+        run = execute(prepared.measurer, plan, searcher="recorded", split="search", timing=TIMING)
+        ok = run.status == "ok"
+        figures = (run.speedup, run.held_bytes, run.quality_drop)
+        speedup, held, drop = (float("nan") if value is None else float(value) for value in figures)
+        trials.append(Trial(assignment, ok, 1 / speedup, held, drop, "recorded"))
     landscape = Landscape(WORKLOAD, space, profiled.profile, tuple(trials), True, goal.max_quality_drop)
     TARGET.parent.mkdir(exist_ok=True)
     path = landscape.save(TARGET)
