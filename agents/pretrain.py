@@ -19,22 +19,22 @@ from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Objective, Searc
 from autoprec.envs.surrogate import Surrogate
 from autoprec.envs.synthetic import synthetic_landscape
 
-FOLDER = Path(__file__).parent / "pretrained"
+META = Path(__file__).parent / "pretrained.json"
+WEIGHTS = META.with_suffix(".safetensors")
 
 
 def pretrained_policy() -> tuple[dict[str, Any], bytes] | None:
     """Return the policy that is shipped, or `None` where it knows other features than this version."""
-    meta = json.loads((FOLDER / "policy.json").read_text(encoding="utf-8"))
+    meta = json.loads(META.read_text(encoding="utf-8"))
     if not compatible(meta):
         return None
-    return meta, (FOLDER / "policy.safetensors").read_bytes()
+    return meta, WEIGHTS.read_bytes()
 
 
 def save_pretrained(meta: dict[str, Any], weights: bytes) -> None:
     """Make a policy the shipped one."""
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / "policy.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    (FOLDER / "policy.safetensors").write_bytes(weights)
+    META.write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    WEIGHTS.write_bytes(weights)
 
 
 def pretrain(

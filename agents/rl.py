@@ -16,10 +16,10 @@ from autoprec.envs.surrogate import Surrogate
 if TYPE_CHECKING:
     from autoprec.agents.rl_trainer import Trainer
 
-FIRST_ITERATIONS = 16
-"""PPO iterations before the first proposal (about 4 s on two cores at 24 units)."""
-ITERATIONS = 6
-"""PPO iterations before every later one."""
+FIRST_ITERATIONS = 8
+"""PPO iterations before the first proposal (2 s of one core at 24 units, after 5 s of imports)."""
+ITERATIONS = 3
+"""PPO iterations before every later one; more did not find better plans (`benchmarks/searchers.py`)."""
 SAMPLES = 8
 """Plans taken from the policy for each limit: its most likely one, and samples."""
 CLIMBED = 4
