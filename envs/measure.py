@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from autoprec.runtimes.runtime import Executable, Runtime
 from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors
 
 SEARCH_TIMING = TimingSettings(target=0.015, max_seconds=1.0)
-FRESH_TIMING = TimingSettings(target=0.005, max_seconds=8.0, min_pairs=30)
+# From fewer than 6 pairs no interval covers 95%, and this one goes on the plan.
+FRESH_TIMING = TimingSettings(target=0.005, max_seconds=8.0, fewest_pairs=6, min_pairs=30)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Measurer:
         self.examples = tuple(examples)
         self.runtime = runtime
         self.baseline_bytes = held_bytes(model)
+        self._repeats = _whole_ratios([example.weight for example in examples])
         self._judged = [*(example.inputs for example in examples), *(calibration or ())]
         self._as_it_came = _parameter_state(model)
         self._reference: list[torch.Tensor] | None = None
@@ -161,19 +164,25 @@ class Measurer:
             self._check_pristine()
 
     def time(self, a: Executable | None, b: Executable, settings: TimingSettings) -> PairedTiming:
-        """Time two executables interleaved over the weighted examples; `None` is the model as it came."""
-        return time_pairs(
+        """Time two executables interleaved over the weighted examples; `None` is the model as it came.
+
+        Seconds are those of one run, the weighted mean over the examples.
+        """
+        found = time_pairs(
             self._timed_call(self.model if a is None else a.model), self._timed_call(b.model), settings
         )
+        runs = sum(self._repeats)
+        return replace(found, a_seconds=found.a_seconds / runs, b_seconds=found.b_seconds / runs)
 
     def _timed_call(self, model: nn.Module) -> Callable[[], object]:
         # Weighted shapes: each pass runs every example in proportion to its share of the traffic.
-        smallest = min(example.weight for example in self.examples)
-        repeats = [(example.inputs, max(1, round(example.weight / smallest))) for example in self.examples]
+        inputs_and_times = [
+            (example.inputs, times) for example, times in zip(self.examples, self._repeats, strict=True)
+        ]
 
         def call() -> None:
             with torch.inference_mode():
-                for inputs, times in repeats:
+                for inputs, times in inputs_and_times:
                     for _ in range(times):
                         self.loaded.run(model, inputs)
 
@@ -244,6 +253,8 @@ class Measurer:
             relative_error(self._output(model, inputs), reference)
             for inputs, reference in zip(self._judged, self._reference, strict=True)
         ]
+        if not np.isfinite(errors).all():
+            raise CandidateError("NaN or infinity in the output for an example or a calibration batch")
         return 1.0 - float(np.mean(errors))
 
     def _output(self, model: nn.Module, inputs: Any) -> torch.Tensor:
@@ -263,6 +274,15 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
     error = torch.linalg.vector_norm(value.float() - reference.float())
     ratio = float(error / scale) if scale > 0 else float(error)
     return ratio if np.isfinite(ratio) else float("inf")
+
+
+def _whole_ratios(weights: Sequence[float]) -> list[int]:
+    """Return the smallest whole numbers in the ratios of the weights, each within 5%."""
+    for scale in itertools.count(1):
+        exact = [scale * weight / min(weights) for weight in weights]
+        if all(abs(round(value) - value) <= 0.05 * value for value in exact):
+            break
+    return [round(value) for value in exact]
 
 
 def _parameter_state(model: nn.Module) -> dict[str, tuple[object, ...]]:

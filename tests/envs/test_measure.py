@@ -1,4 +1,5 @@
 import random
+import time
 
 import numpy as np
 import pytest
@@ -124,6 +125,34 @@ class TestARun:
         calls.clear()
         call()
         assert calls == [1, 1, 1, 2]
+
+    @pytest.mark.parametrize(("weights", "times"), [
+        ([3, 2], [3, 2]), ([1, 1.5, 99], [2, 3, 198]), ([0.7, 0.3], [7, 3]), ([1, 1.01], [1, 1]), ([5], [1]),
+    ])  # fmt: skip
+    def test_a_proportion_is_kept_and_times_are_those_of_one_run(self, monkeypatch, weights, times):
+        now = 0.0
+
+        class Weighted(Net):
+            def example_inputs(self):
+                return [Example(torch.ones(1 + i, 64), weight) for i, weight in enumerate(weights)]
+
+            def run(self, model, inputs):
+                nonlocal now
+                calls.append(len(inputs))
+                now += len(inputs)  # seconds: as many as rows
+                return model(inputs)
+
+        calls = []
+        setup = Setup(Weighted)
+        calls.clear()
+        setup.measurer._timed_call(setup.model)()
+        assert [calls.count(1 + i) for i in range(len(weights))] == times
+        monkeypatch.setattr(time, "perf_counter", lambda: now)
+        with setup.measurer.executable(setup.plan()) as candidate:
+            timing = setup.measurer.time(None, candidate, QUICK)
+        mean = sum(n * (1 + i) for i, n in enumerate(times)) / sum(times)
+        assert timing.ratio == 1.0
+        assert (timing.a_seconds, timing.b_seconds) == (pytest.approx(mean), pytest.approx(mean))
 
 
 class TestWhatRan:
@@ -251,6 +280,12 @@ class TestFailures:
 
         setup = Setup(Overflows)
         fails(setup, "NaN or infinity in the output for float32[1, 64]", setup.plan("fp16"))
+
+    def test_nan_on_calibration_data_alone_fails_a_plan_that_is_judged_by_it(self):
+        setup = Setup(Net, calibration=[torch.full((1, 64), 1e6)])
+        fails(
+            setup, "NaN or infinity in the output for an example or a calibration batch", setup.plan("fp16")
+        )
 
     def test_a_kernel_that_refuses_a_weight_fails_the_plan(self):
         class TooLarge(Net):

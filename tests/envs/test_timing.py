@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.timing import TimingSettings, median_interval, time_pairs
 
 
@@ -75,7 +76,8 @@ def test_repeating_stops_when_the_interval_is_narrow_enough(monkeypatch):
 @pytest.mark.parametrize(("settings", "pairs"), [
     (TimingSettings(target=0.0, max_seconds=1e9, max_pairs=50), 50),
     (TimingSettings(target=0.0, max_seconds=1.05), 11),
-    (TimingSettings(target=0.0, max_seconds=0.0), 3),  # never fewer: an interval needs them
+    (TimingSettings(target=0.0, max_seconds=0.0), 3),
+    (TimingSettings(target=0.0, max_seconds=0.0, fewest_pairs=6), 6),
 ])  # fmt: skip
 def test_repeating_stops_at_either_cap(monkeypatch, settings, pairs):
     machine = Machine(monkeypatch, noise=1e-6)
@@ -119,6 +121,14 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         assert low <= median <= high
         covered += low <= 1.0 <= high
     assert covered >= 180  # 95% of 200, less three standard deviations of that count
+
+
+def test_what_goes_on_a_plan_is_never_from_so_few_pairs_that_no_interval_covers_95_percent():
+    rng = np.random.default_rng(1)
+    intervals = [
+        median_interval(np.exp(0.1 * rng.standard_normal(FRESH_TIMING.fewest_pairs))) for _ in range(200)
+    ]
+    assert sum(low <= 1.0 <= high for _, low, high in intervals) >= 180
 
 
 def test_the_interval_is_the_same_each_time_and_grows_narrow_with_more_values():
