@@ -19,6 +19,7 @@ from torch import nn
 from autoprec.apply import swap_modules
 from autoprec.envs.measure import process_state_kept, relative_error
 from autoprec.envs.units import Discovery, TunableModule
+from autoprec.errors import WorkloadError, one_line
 from autoprec.kernels.registry import (
     Implementation,
     InputRange,
@@ -26,6 +27,7 @@ from autoprec.kernels.registry import (
     held_bytes,
 )
 from autoprec.runtimes.eager import clone_sharing_parameters
+from autoprec.workload import describe_inputs
 
 PASS_SECONDS = 0.6
 """Time to spend on the rounds of one kernel's timing pass."""
@@ -65,7 +67,11 @@ Run = Callable[[nn.Module, Any], Any]
 def observe_inputs(
     run: Run, model: nn.Module, modules: Sequence[TunableModule], batches: Sequence[Any]
 ) -> dict[str, InputStatistics]:
-    """Run the batches through the model as it came and return the statistics of each module's input."""
+    """Run the batches through the model as it came and return the statistics of each module's input.
+
+    Raises:
+        WorkloadError: The model rejects a batch.
+    """
     found: dict[str, list[tuple[float, float, float]]] = {}
 
     def record(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
@@ -77,7 +83,13 @@ def observe_inputs(
 
     with _watched(model, modules, record), torch.no_grad(), process_state_kept():
         for batch in batches:
-            run(model, batch)
+            try:
+                run(model, batch)
+            except Exception as error:
+                shapes = describe_inputs(batch)
+                raise WorkloadError(
+                    f"the model rejects a batch of calibration() ({shapes}): {one_line(error)}"
+                ) from error
     return {
         path: InputStatistics(
             min(low for low, _, _ in rows),

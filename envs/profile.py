@@ -36,7 +36,8 @@ from autoprec.kernels.registry import (
 KEEP_MARGIN = 0.03
 """A kernel must save this share of a module's time to replace it in its own format: less is noise."""
 JUDGED_BATCHES = 4
-"""Batches on which local errors are judged: each costs one run of the baseline for every kernel."""
+"""Batches on which local errors are judged, beyond which only examples are: each costs one run of the
+baseline for every kernel."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def profile_workload(
         progress(name, (index + 1) / (len(passes) + 1))
         # Implementations of one format have one numerics: after the first they only have to run.
         first = all((path, name) not in tried for path in chosen)
-        judged = batches[: JUDGED_BATCHES if first else len(examples)]
+        judged = batches[: max(JUDGED_BATCHES if first else 0, len(examples))]
         timed = level is Level.NATIVE
         found = kernel_pass(run, model, discovery, chosen, ranges, examples, judged, timed=timed)
         for path, kernel in chosen.items():

@@ -10,10 +10,10 @@ from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FEATURES, FORMAT_NAMES, Goal
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
-from autoprec.errors import PlanError, SettingError
+from autoprec.errors import PlanError, SettingError, WorkloadError
 from autoprec.kernels.registry import held_bytes
 from autoprec.runtimes.eager import EagerRuntime
-from autoprec.workload import Workload, architecture_fingerprint, load_workload
+from autoprec.workload import Example, Workload, architecture_fingerprint, load_workload
 
 QUICK = TimingSettings(max_seconds=0.02, min_pairs=3, max_pairs=3, min_sample_seconds=0.0, warmup=1)
 FORMATS = (
@@ -204,6 +204,40 @@ def test_a_model_that_reads_a_weight_is_refused_the_kernels_that_hide_it():
     k = K["bf16"]
     assert "the model does not run with it: TypeError: read must be a Linear" in found.profile.reasons[0][k]
     assert found.profile.implementations[1][k] and found.profile.reasons[1][k] == ""
+
+
+def test_a_calibration_batch_that_the_model_rejects_is_the_users_mistake():
+    class Wrong(Profiling):
+        def calibration(self):
+            return [torch.full((1, 2), 99)]
+
+    with pytest.raises(
+        WorkloadError, match=r"rejects a batch of calibration\(\) \(int64\[1, 2\]\): IndexError"
+    ):
+        Setup(workload=Wrong, formats=("bf16",))
+
+
+def test_a_module_that_only_the_last_of_many_examples_reaches_is_judged():
+    class Long(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.always, self.rarely = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            return self.rarely(self.always(x)) if len(x) == 6 else self.always(x)
+
+    class Many(Workload):
+        def build_model(self):
+            return Long()
+
+        def example_inputs(self):
+            return [Example(torch.randn(rows, 64)) for rows in range(1, 7)]
+
+        def calibration(self):
+            return [torch.randn(7, 64)]
+
+    error = Setup(workload=Many, formats=("bf16",)).profile.error
+    assert np.all(error[:, K["bf16"]] > 0.0)
 
 
 def test_weights_beyond_a_format_are_refused_where_they_are():
