@@ -31,6 +31,9 @@ _CLASSES: tuple[tuple[type[nn.Module], Operation], ...] = (
 _FORWARDS = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward"), nn.Embedding: ("forward",)}
 _FLOATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
+MAX_NAMED = 8
+"""Modules that the name of a unit lists, before the rest are counted."""
+
 
 @dataclass(frozen=True)
 class TunableModule:
@@ -54,7 +57,7 @@ class Unit:
     """Modules that share one precision decision.
 
     Attributes:
-        name: The module's path, or `parent.{a,b}` for several.
+        name: The module's path, or `parent.{a,b}` for several; the first of them is in no other unit.
         modules: In order of execution.
         baseline: The format it has as the model came.
         tied: Whether two of its modules share a weight.
@@ -98,7 +101,7 @@ def discover(
         exclude: Regular expressions of modules to leave as they came.
 
     Raises:
-        SettingError: A regular expression is broken or matches no module.
+        SettingError: A regular expression is broken, matches no module, or groups several dtypes.
         WorkloadError: The model rejects the example inputs, or has no tunable unit.
     """
     patterns = _compile("groups", (*loaded.groups, *groups))
@@ -264,10 +267,14 @@ def _unit(paths: list[str], seen: dict[str, _Seen], modules: dict[str, nn.Module
         for path in paths
     )
     weights = [modules[path].weight for path in paths]
+    formats = {_FLOATS[weight.dtype] for weight in weights if isinstance(weight, torch.Tensor)}
+    if len(formats) > 1:
+        raise SettingError(
+            f"groups puts modules in {' and '.join(sorted(formats))} in one unit ({_unit_name(paths)}); "
+            "group modules of one dtype, which can share a format"
+        )
     storages = {weight.untyped_storage().data_ptr() for weight in weights if isinstance(weight, torch.Tensor)}
-    first = weights[0]
-    assert isinstance(first, torch.Tensor)
-    return Unit(_unit_name(paths), members, _FLOATS[first.dtype], tied=len(storages) < len(paths))
+    return Unit(_unit_name(paths), members, formats.pop(), tied=len(storages) < len(paths))
 
 
 def _unit_name(paths: list[str]) -> str:
@@ -278,8 +285,10 @@ def _unit_name(paths: list[str]) -> str:
     while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
         shared += 1
     prefix = ".".join(parts[0][:shared])
-    rest = ",".join(".".join(part[shared:]) for part in parts)
-    return f"{prefix}.{{{rest}}}" if prefix else f"{{{rest}}}"
+    rest = [".".join(part[shared:]) for part in parts]
+    if len(rest) > MAX_NAMED:
+        rest = [*rest[:MAX_NAMED], f"and {len(rest) - MAX_NAMED} more"]
+    return f"{prefix}.{{{','.join(rest)}}}" if prefix else f"{{{','.join(rest)}}}"
 
 
 def _compile(option: str, patterns: Iterable[str]) -> list[re.Pattern[str]]:

@@ -328,6 +328,18 @@ class TestPatterns:
     def test_groups_join_what_overlaps(self):
         assert len(self.find(groups=[r"\d\.q", r"\d\.out", r"0\.(?:q|out)"]).units) == 1
 
+    def test_a_large_group_has_a_name_that_a_plan_can_hold(self):
+        layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(300))
+        run = {"run": lambda model, x: [layer(x) for layer in model]}
+        (unit,) = find(layers, workload=run, groups=[r"\d+"]).units
+        assert unit.name == "{0,1,2,3,4,5,6,7,and 292 more}" and len(unit.modules) == 300
+
+    def test_a_group_of_several_dtypes_is_refused(self):
+        layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8).bfloat16()])
+        run = {"run": lambda model, x: model[1](model[0](x).bfloat16())}
+        with pytest.raises(SettingError, match=r"groups puts modules in bf16 and fp32 in one unit"):
+            find(layers, workload=run, groups=[r"\d"])
+
     def test_patterns_match_whole_names(self):
         with pytest.raises(SettingError, match=r"groups 'out' matches no module in full"):
             self.find(groups=["out"])
