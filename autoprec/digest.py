@@ -11,8 +11,10 @@ import enum
 import functools
 import hashlib
 import inspect
+import sys
+import sysconfig
 import types
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -149,6 +151,35 @@ class Digest:
                 value, (*_PLAIN, list, tuple, dict, Set)
             ):
                 self.feed(value)
+
+
+def sources_of(names: Iterable[str]) -> list[str]:
+    """Return the sources of modules and of the modules whose names they use, at any depth.
+
+    Only files of the user's own: what is installed is known by its version. A module that is imported inside
+    a function is not found.
+    """
+    waiting, found = list(names), dict[str, str]()
+    while waiting:
+        module = sys.modules.get(name := waiting.pop())
+        file = getattr(module, "__file__", None)
+        if name in found or not isinstance(file, str) or _is_installed(name, file):
+            continue
+        try:
+            found[name] = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):  # an extension module
+            continue
+        for value in vars(module).values():
+            if isinstance(value, types.ModuleType):
+                waiting.append(value.__name__)
+            elif isinstance(value, (type, types.FunctionType)):
+                waiting.append(str(value.__module__))
+    return sorted(found.values())
+
+
+def _is_installed(name: str, file: str) -> bool:
+    places = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return name.partition(".")[0] == "autoprec" or any(Path(file).is_relative_to(place) for place in places)
 
 
 def source_of(kind: type) -> str:

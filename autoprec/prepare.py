@@ -69,7 +69,7 @@ def prepare(
     model = loaded.build_model()
     examples = loaded.examples(purpose)
     calibration = loaded.calibration() or []
-    fingerprint = measured_fingerprint(loaded, model, examples)
+    fingerprint = measured_fingerprint(loaded, model, examples, calibration)
     measurer = Measurer(loaded, model, examples, EagerRuntime(), calibration)
     measurer.check_baseline()
     measurer.baseline_reported(measurer.splits[-1])  # a mistake in it must not come out after the search

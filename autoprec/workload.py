@@ -13,13 +13,13 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autoprec.digest import Digest, source_of
+from autoprec.digest import Digest, source_of, sources_of
 from autoprec.errors import WorkloadError, one_line
 
 if TYPE_CHECKING:
@@ -163,17 +163,19 @@ class LoadedWorkload:
     @property
     def quality_name(self) -> str:
         """What quality means, in words."""
-        return str(getattr(self._instance, "quality_name", "quality")) if self.has_quality else FIDELITY
+        if not self.has_quality:
+            return FIDELITY
+        return " ".join(str(getattr(self._instance, "quality_name", "")).split())[:200] or "quality"
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Regular expressions whose matches form one unit."""
-        return tuple(getattr(self._instance, "groups", ()))
+        return self._patterns("groups")
 
     @property
     def exclude(self) -> tuple[str, ...]:
         """Regular expressions of modules to leave alone."""
-        return tuple(getattr(self._instance, "exclude", ()))
+        return self._patterns("exclude")
 
     def build_model(self) -> nn.Module:
         """Return a new model in eval mode.
@@ -275,8 +277,8 @@ class LoadedWorkload:
     def digest(self) -> str:
         """Return a digest of the workload's code and of the data it holds after `build_model`.
 
-        Covers the source file of its class (or the class as imported, where there is no file) and every
-        attribute of the instance and its class.
+        Covers the source file of its class (or the class as imported, where there is no file), the user's
+        files that it imports from, and every attribute of the instance and its class.
         """
         classes = [
             part for part in type(self._instance).__mro__ if part.__module__ not in ("builtins", __name__)
@@ -285,7 +287,17 @@ class LoadedWorkload:
         for part in classes:
             members = {name: value for name, value in vars(part).items() if not name.startswith("__")}
             digest.feed(source_of(part)).feed(members)
+        digest.feed(sources_of(part.__module__ for part in classes))
         return digest.feed(dict(getattr(self._instance, "__dict__", {}))).hexdigest()
+
+    def _patterns(self, attribute: str) -> tuple[str, ...]:
+        given = getattr(self._instance, attribute, ())
+        listed = (given,) if isinstance(given, str) else given
+        if not isinstance(listed, (tuple, list)) or not all(isinstance(item, str) for item in listed):
+            raise WorkloadError(
+                f"{self.reference}: {attribute} is {given!r}; it must be a tuple of regular expressions"
+            )
+        return tuple(listed)
 
     def _call(self, method: str) -> Any:
         return _guard(f"{self.reference}: {method}()", getattr(self._instance, method))
@@ -349,13 +361,20 @@ def weights_fingerprint(model: nn.Module) -> str:
     return Digest().feed(dict(model.state_dict())).hexdigest()[:32]
 
 
-def measured_fingerprint(loaded: LoadedWorkload, model: nn.Module, examples: list[Example]) -> str:
+def measured_fingerprint(
+    loaded: LoadedWorkload, model: nn.Module, examples: list[Example], calibration: Sequence[Any] = ()
+) -> str:
     """Return a digest of all that measured figures depend on, the device aside.
 
-    Structure, every parameter and buffer, the workload's code and data, and the inputs that are timed.
+    Structure and code of the model, every parameter and buffer, the workload's code and data, the inputs that
+    are timed, and the calibration batches.
     """
     digest = Digest().feed(architecture_fingerprint(model)).feed(weights_fingerprint(model))
     digest.feed(loaded.digest()).feed([(example.inputs, example.weight) for example in examples])
+    digest.feed(list(calibration))
+    # torch's own are known by its version.
+    kinds = {type(module) for module in model.modules() if not type(module).__module__.startswith("torch.")}
+    digest.feed({source_of(kind) for kind in kinds}).feed(sources_of(kind.__module__ for kind in kinds))
     return digest.hexdigest()[:32]
 
 

@@ -285,6 +285,24 @@ class TestTheContract:
         loaded.quality(nn.Linear(1, 1), "final")
         assert seen == ["final"]
 
+    def test_the_name_of_quality_is_one_line_that_a_plan_can_hold(self):
+        def name(value):
+            made = define_workload(example_inputs=torch.ones(1), quality=float, quality_name=value)
+            return load_workload(made(lambda: nn.Linear(1, 1))).quality_name
+
+        assert [name(""), name(None), name("two\nlines")] == ["quality", "None", "two lines"]
+        assert len(name("x" * 5000)) == 200
+
+    def test_one_pattern_may_be_given_alone(self):
+        class Grouped(Small):
+            groups = r"\d"
+            exclude = 5
+
+        loaded = load_workload(Grouped)
+        assert loaded.groups == (r"\d",)
+        with pytest.raises(WorkloadError, match=r"exclude is 5; it must be a tuple of regular expressions"):
+            loaded.exclude  # noqa: B018
+
     def test_metrics_are_a_dict_of_numbers(self):
         def metrics(value):
             made = define_workload(example_inputs=torch.ones(1), metrics=lambda model: value)
@@ -430,6 +448,34 @@ class TestFingerprints:
         model = nn.Linear(1, 1)
         assert fingerprint(made(torch.ones(3)), model) == fingerprint(made(torch.ones(3)), model)
         assert fingerprint(made(torch.ones(3)), model) != fingerprint(made(torch.zeros(3)), model)
+
+    @pytest.mark.parametrize("change", ["the_model.py", "the_metric.py", "the_metrics_own.py"])
+    def test_code_in_other_files_counts(self, file, change):
+        """Of the model, whose structure says nothing of its forward(), and of what judges it."""
+        text = "from the_model import Net\nimport the_metric\n" + GOOD
+        text = text.replace("nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))", "Net()")
+        path = file(text.replace("return 0.5", "return the_metric.judge(model)"))
+        file("""
+            from torch import nn
+            class Net(nn.Linear):
+                def __init__(self):
+                    super().__init__(4, 2)
+                def forward(self, x):
+                    return super().forward(x)
+            """, "the_model.py")  # fmt: skip
+        file("from the_metrics_own import scale\ndef judge(model): return scale() * 0.0", "the_metric.py")
+        file("def scale(): return 1.0", "the_metrics_own.py")
+        before = print_fingerprint(path)
+        assert print_fingerprint(path) == before
+        with path.with_name(change).open("a") as other:
+            other.write("\n# changed\n")
+        assert print_fingerprint(path) != before
+
+    def test_calibration_batches_count(self):
+        loaded, model = load_workload(Small), Small().build_model()
+        examples = loaded.examples("latency")
+        one, two = (measured_fingerprint(loaded, model, examples, [torch.ones(n)]) for n in (1, 2))
+        assert one != two
 
     def test_data_at_the_top_of_the_file_counts(self, file):
         text = GOOD.replace("return 0.5", "return float(labels[0])") + "\nfrom labels_of import labels\n"
