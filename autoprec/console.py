@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -34,7 +35,8 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         with progress:
             result = tune(workload, store=store, resume=resume, progress=progress, out=out, **options)
     except KeyboardInterrupt:
-        again = " ".join([*_quoted(arg for arg in sys.argv[1:] if arg != "--resume"), "--resume"])
+        given = (_without_password(arg) for arg in sys.argv[1:] if arg != "--resume")
+        again = " ".join([*_quoted(given), "--resume"])
         console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
         return INTERRUPTED
     show_result(console, result)
@@ -113,9 +115,9 @@ class LiveProgress(Progress):
 
     def __init__(self, console: Console) -> None:
         self._bars = Bars(
-            TextColumn("{task.fields[phase]:<18}"),
+            TextColumn("{task.fields[phase]:<18}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
         )
         self._task = self._bars.add_task("", phase="starting", text="", total=1.0)
@@ -241,6 +243,11 @@ def _quoted(arguments: Any) -> list[str]:
     import shlex
 
     return [shlex.quote(argument) for argument in arguments]
+
+
+def _without_password(argument: str) -> str:
+    """Hide the password of a store's URL: what is printed here ends in logs."""
+    return re.sub(r"(://[^:/@]*:)[^/]*@", r"\1***@", argument)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

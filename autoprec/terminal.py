@@ -9,6 +9,8 @@ LOG_WIDTH = 140
 
 
 def make_console() -> Console:
-    """Return a console for standard output."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=LOG_WIDTH)
+    """Return a console for standard output, which prints what it is given: module names hold brackets."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = LOG_WIDTH
+    return console

@@ -43,7 +43,8 @@ def resolve(url: str | None) -> URL:
     if "://" not in named:
         if re.match(r"(sqlite|postgres(ql)?)(\+\w+)?:", named):
             raise StoreError(
-                f"store {named!r} is neither a path nor a URL; a URL has '://' after its first word"
+                f"the store begins with {named.partition(':')[0]!r} and is neither a path nor a URL; "
+                "a URL has '://' after its first word"
             )
         return _file(URL.create("sqlite", database=named))
     try:

@@ -10,9 +10,11 @@ import pytest
 from commands import TINY, command, commands, environment, start, write
 
 import autoprec
+from autoprec.console import _without_password
 from autoprec.plan import SCHEMA, ModulePlan, Plan, UnitPlan
 from autoprec.store.schema import VERSION_TABLE
 from autoprec.store.store import Store
+from autoprec.terminal import make_console
 from autoprec.workload import architecture_fingerprint, load_workload
 
 MISTAKES = (
@@ -295,6 +297,22 @@ def test_stopping_says_how_to_go_on(tmp_path, number):
     with Store.open(str(tmp_path / "store.db")) as store:
         (job,) = store.jobs()
         assert job.state == "interrupted" and len(store.job_runs(job.id)) >= 3 and job.elapsed_seconds > 0
+
+
+def test_how_to_go_on_shows_no_password():
+    hidden = [_without_password(argument) for argument in (
+        "postgresql://me:s3cret@host/db", "--store=postgresql+psycopg://me:s3:@cret@host:5432/db?x=1",
+        "postgresql://host/db", "path/file.py:name", "a@b:c",
+    )]  # fmt: skip
+    assert hidden == [
+        "postgresql://me:***@host/db", "--store=postgresql+psycopg://me:***@host:5432/db?x=1",
+        "postgresql://host/db", "path/file.py:name", "a@b:c",
+    ]  # fmt: skip
+
+
+def test_what_is_printed_is_printed_as_it_is(capsys):
+    make_console().print("--group '[a-z]+' of [/usr/lib/x.so] :smile:", soft_wrap=True)
+    assert capsys.readouterr().out == "--group '[a-z]+' of [/usr/lib/x.so] :smile:\n"
 
 
 def runs_in(folder):
