@@ -106,7 +106,8 @@ def best_plan(
     Args:
         workload: What `tune` takes, or the architecture fingerprint of a model.
         objective: What the plan should make small.
-        max_quality_drop: Absolute limit on the measured drop.
+        max_quality_drop: Absolute limit on the measured drop. Without one, only what a job called best
+            counts, within the limits that job was given.
         max_bytes: Limit on bytes held by weights.
         anywhere: Also plans that were measured on other devices.
         store: See `tune`.
@@ -125,6 +126,8 @@ def best_plan(
             objective=objective,
             max_quality_drop=max_quality_drop,
             max_bytes=max_bytes,
+            # A front reaches down to plans of any quality: without a limit they are not what is wanted.
+            role="best" if max_quality_drop is None else None,
         )
     return None if found is None else Plan.from_json(found.plan, source=f"plan {found.id} of the store")
 

@@ -91,7 +91,7 @@ class TuningJob:
             KeyboardInterrupt: The user stopped it; it can be resumed.
         """
         try:
-            self.store.update_job(self.job.id, state="running")
+            self.store.update_job(self.job.id, state="running", message="")
             result = self._run()
         except KeyboardInterrupt:
             self.store.update_job(self.job.id, state="interrupted", elapsed_seconds=self.elapsed)
@@ -185,9 +185,10 @@ class TuningJob:
     def _goal(self) -> tuple[Goal, float | None]:
         """Return the goal, and the limit on quality drop that the user gave."""
         measurer = self.prepared.measurer
-        baseline = measurer.baseline_quality("search")
+        # A share of the baseline's quality is to hold on every part of the data, the held-out one too.
+        baseline = min(abs(measurer.baseline_quality(split)) for split in measurer.splits)
         limit = self.settings.quality_limit(baseline)
-        allowed = DEFAULT_RELATIVE_DROP * abs(baseline) if limit is None else limit
+        allowed = DEFAULT_RELATIVE_DROP * baseline if limit is None else limit
         byte_limit = self.settings.byte_limit(measurer.baseline_bytes)
         return Goal(self.settings.objective, allowed, limit is None, byte_limit), limit
 
@@ -198,8 +199,11 @@ class TuningJob:
                 f"no quality limit was given: the plan called best is the one for a drop of at most "
                 f"{DEFAULT_RELATIVE_DROP:.0%} of the baseline's quality ({goal.max_quality_drop:.4g})"
             )
-        if not self.prepared.loaded.has_final_split and self.prepared.loaded.has_quality:
-            notes.append("quality has no held-out split: winners were judged on the data they were chosen on")
+        if not self.prepared.loaded.has_final_split:
+            judge = "quality" if self.prepared.loaded.has_quality else "fidelity"
+            notes.append(
+                f"{judge} has no held-out split: winners were judged on the data they were chosen on"
+            )
         if not self.prepared.calibration:
             notes.append("the workload gives no calibration batches: static formats used the example inputs")
         return notes

@@ -89,6 +89,7 @@ class PlanStore:
         objective: Objective | None = None,
         max_quality_drop: float | None = None,
         max_bytes: int | None = None,
+        role: Role | None = None,
     ) -> StoredPlan | None:
         """Return the best stored plan that matches everything given, or `None`.
 
@@ -104,6 +105,8 @@ class PlanStore:
             objective: `latency` and `throughput` leave only plans that were timed on such inputs.
             max_quality_drop: Largest absolute drop, on the evidence.
             max_bytes: Most bytes held, on the evidence.
+            role: What the plan was kept as. Without it and without a limit on quality, the best is as bad as
+                a front goes.
         """
         equal = {
             ContextRow.fingerprint: fingerprint,
@@ -123,6 +126,8 @@ class PlanStore:
             query = query.where(PlanRow.quality_drop <= max_quality_drop)
         if max_bytes is not None:
             query = query.where(PlanRow.plan_bytes <= max_bytes)
+        if role is not None:
+            query = query.where(PlanRow.role == one_of("role", role, Role))
         if objective is not None:
             one_of("objective", objective, Objective)
         order = PlanRow.plan_bytes.asc() if objective == "memory" else PlanRow.speedup.desc()

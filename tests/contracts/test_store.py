@@ -313,6 +313,10 @@ def test_best_plan_is_the_best_that_meets_every_filter(store: Store, context_key
     assert best(architecture="a2", fingerprint="f1") is None
     assert best(architecture="a1", workload="minilm", device_name="cpu-1", runtime="eager") == "fast"
     assert best(device_name="gpu", runtime="compile", workload="mnist") == "served"
+    assert best(role="best") is None
+    store.save_plan("j1", context_key, "best", make_plan("chosen", speedup=2.0))
+    found = store.best_plan(role="best")
+    assert found is not None and found.role == "best" and found.speedup == 2.0
     with pytest.raises(StoreError, match="objective is 'speed'"):
         best(objective="speed")
 
