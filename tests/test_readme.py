@@ -29,7 +29,9 @@ chosen = {entry.path: (unit.format, entry.implementation) for unit in result.bes
 assert applied.modules == chosen, (applied.modules, chosen)
 assert autoprec.best_plan("my_workload.py:Mine", store="store.db") is not None
 """
-    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "autoprec-out" / "report.html").is_file()
 
