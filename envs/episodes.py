@@ -19,7 +19,8 @@ from autoprec.envs.surrogate import Surrogate
 from autoprec.errors import SettingError
 
 FORMAT_FEATURES: tuple[str, ...] = (
-    "time_saved", "bytes_saved", "damage_of_budget", "damage_of_rest", "damage_spread", "worth", "charge", "allowed",
+    "time_saved", "bytes_saved", "damage_of_budget", "damage_of_rest", "damage_spread", "worth", "charge",
+    "allowed",
 )  # fmt: skip
 """Columns of the observation `formats`, one row a format. `worth` is the saving as a share of all that is
 possible, `charge` the damage at the going `price`; the relaxed knapsack takes the best difference."""
