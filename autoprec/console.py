@@ -40,8 +40,9 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
         return INTERRUPTED
     show_result(console, result)
+    kept = "" if result.best is not None else " (the best lossless one: no plan meets the goal)"
     console.print(
-        f"Plan:   {out / 'plan.json'}\nReport: {out / 'report.html'}\n"
+        f"Plan:   {out / 'plan.json'}{kept}\nReport: {out / 'report.html'}\n"
         f"Store:  {result.store} (job {result.job_id})",
         soft_wrap=True,
     )
@@ -99,6 +100,8 @@ def show_result(console: Console, result: TuneResult) -> None:
             console.print(f"  {name}: {before:.4g} as it came, {after:.4g} under the plan")
     if result.failures:
         console.print(f"{len(result.failures)} plans failed; first: {result.failures[0][1]}", soft_wrap=True)
+    if not result.compared:
+        console.print("Note: the budget ended before any plan of lower precision was measured")
     for note in result.notes:
         console.print(f"Note: {note}", soft_wrap=True)
     spent = result.spending

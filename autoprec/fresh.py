@@ -58,7 +58,8 @@ class Verdict:
         best: The plan for the goal; `None` where none meets it.
         lossless: The best lossless plan.
         front: The Pareto front of everything that was measured fresh, cheapest first.
-        bound: Every unit in its fastest (smallest) format, whatever the quality.
+        bound: The fastest (smallest) plan that was measured fresh, whatever its quality; every unit in its
+            fastest format was among them.
         notes: What the user should know.
     """
 
@@ -134,7 +135,7 @@ class FreshMeasuring:
         progress("unconstrained bound", 0.65)
         cheapest = cheapest_plan(self.problem)
         failed = any(trial.assignment == cheapest and not trial.ok for trial in trials)
-        bound = None if failed or self._spent() else self._measured(cheapest, "bound")
+        bounded = not failed and not self._spent() and self._measured(cheapest, "bound") is not None
         front = pareto_front(trials, self.goal)
         picked = (
             [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)]
@@ -149,6 +150,8 @@ class FreshMeasuring:
             self._measured(trial.assignment, trial.searcher)
         best = self._best(holding, lossless, notes)
         measured = [plan for plan in self._done.values() if plan is not None]
+        # What is fastest unit by unit need not be fastest together: the search may have found better.
+        bound = min(measured, key=lambda plan: plan_cost(plan, self.goal)) if bounded else None
         return Verdict(best, lossless, tuple(_front(measured, self.goal)), bound, tuple(dict.fromkeys(notes)))
 
     def _best(self, holding: Sequence[Plan], lossless: Plan, notes: list[str]) -> Plan | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoprec.envs.plans import assignment_of
 from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
 from autoprec.plan import Plan
 
@@ -33,7 +34,8 @@ class TuneResult:
         best: The plan for the goal, measured fresh; `None` where no plan meets it.
         lossless: The best plan with the same numbers as the model as it came.
         front: The Pareto front of the measured plans, each measured fresh, cheapest first.
-        bound: Every unit in its fastest (smallest) format, whatever the quality, measured fresh.
+        bound: The fastest (smallest) plan measured fresh, whatever its quality; every unit in its fastest
+            format was among them. `None` where that one was not measured.
         notes: What the user should know, in sentences.
         goal: What was searched for.
         space: The units and the formats they could take.
@@ -68,3 +70,9 @@ class TuneResult:
     store: str
     cached: int
     spending: Spending
+
+    @property
+    def compared(self) -> bool:
+        """Whether lower precision was measured at all, where the space has any."""
+        same = (self.space.baseline, assignment_of(tuple(self.lossless.formats.values())))
+        return self.space.size <= 1 or any(trial.assignment not in same for trial in self.trials)

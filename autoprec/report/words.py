@@ -59,6 +59,12 @@ def answer(result: TuneResult) -> Answer:
             f"weights {_weights(evidence)}."
         )
         return Answer("No measured plan keeps the limits", sentence, context, False, tiles)
+    if not result.compared:
+        sentence = (
+            "The budget ended before any plan of lower precision was measured. The plan that is kept is the "
+            f"best lossless one: {_speed_gain(evidence)}."
+        )
+        return Answer("Nothing was compared", sentence, context, False, tiles)
     if result.best.key == result.lossless.key or result.best.formats == result.lossless.formats:
         return Answer("Precision gains nothing here", _nothing(evidence, memory), context, False, tiles)
     over = evidence.speedup_over_lossless
@@ -136,8 +142,8 @@ def _bound(result: TuneResult) -> str:
     )
     kind = "smallest" if result.goal.objective == "memory" else "fastest"
     return (
-        f"The bound: with every unit in its {kind} format, whatever the quality, the model {reached} at a "
-        f"drop of {number(evidence.quality.drop, 3)}."
+        f"The bound: the {kind} plan measured, whatever its quality (every unit in its {kind} format was "
+        f"among them), {reached} at a drop of {number(evidence.quality.drop, 3)}."
     )
 
 

@@ -157,6 +157,10 @@ ODD = {
     ),
     "everything failed": (all_failed, "Every measured run of the search failed."),
     "unknown figures": (unknown_figures, "–"),
+    "the budget ended at once": (
+        lambda r: without(r, best=r.lossless, trials=(), front=(), bound=None),
+        "The budget ended before any plan of lower precision was measured.",
+    ),
     "lossless is best": (lambda r: without(r, best=r.lossless), "Precision gains nothing here"),
     "no evidence": (
         lambda r: without(
