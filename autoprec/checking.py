@@ -96,6 +96,8 @@ def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
         notes.append(f"measured with {there.versions}; here: {here.versions}")
     if claim.weights != prepared.weights:
         notes.append("the weights differ from those it was measured with")
+    if claim.quality.metric != prepared.loaded.quality_name:
+        notes.append(f"quality was {claim.quality.metric}; here: {prepared.loaded.quality_name}")
     if claim.shapes != prepared.context.shapes:
         notes.append(f"measured at {'; '.join(claim.shapes)}; here: {'; '.join(prepared.context.shapes)}")
     return tuple(notes)

@@ -12,6 +12,7 @@ import torch
 
 from autoprec.envs.measure import Measurer
 from autoprec.envs.units import Discovery, discover
+from autoprec.errors import WorkloadError
 from autoprec.kernels.device import capability, device_name
 from autoprec.plan import Device
 from autoprec.runtimes.eager import EagerRuntime
@@ -67,6 +68,12 @@ def prepare(
     """
     loaded = load_workload(workload)
     model = loaded.build_model()
+    elsewhere = sorted({parameter.device.type for parameter in model.parameters()} - {"cpu"})
+    if elsewhere:
+        raise WorkloadError(
+            f"{loaded.reference}: build_model() returned a model on {elsewhere[0]!r}; "
+            "this version measures on the CPU only: build it there"
+        )
     examples = loaded.examples(purpose)
     calibration = loaded.calibration() or []
     fingerprint = measured_fingerprint(loaded, model, examples, calibration)

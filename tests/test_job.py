@@ -1,6 +1,8 @@
+import pytest
 import torch
 from torch import nn
 
+from autoprec.errors import WorkloadError
 from autoprec.job import TuningJob
 from autoprec.prepare import prepare
 from autoprec.progress import Progress
@@ -34,3 +36,12 @@ def test_a_limit_given_as_a_share_holds_on_held_out_data_too():
     found, limit = goal()
     assert (found.max_quality_drop, limit, found.whole_front) == (0.01, None, True)
     assert goal(max_quality_drop="0.5")[0].max_quality_drop == 0.5
+
+
+def test_a_model_on_a_device_that_is_not_measured_is_refused():
+    class Elsewhere(Splits):
+        def build_model(self):
+            return super().build_model().to("meta")
+
+    with pytest.raises(WorkloadError, match=r"a model on 'meta'; this version measures on the CPU only"):
+        prepare(Elsewhere, "latency")
