@@ -114,7 +114,9 @@ class TestLinear:
         assert torch.equal(seen.isfinite(), finite)
         torch.testing.assert_close(seen[~finite], expected[~finite], equal_nan=True)
         if magnitude > 1e-6 or kernel.format != "fp16":
-            assert_close(kernel, seen[finite], expected[finite])
+            # Subnormal sums come in steps of 1.4e-45, each up to 1e-4 of a value of this size.
+            factor = 100.0 if magnitude == 1e-41 and reference.TOLERANCE[kernel.format] < 1e-3 else 1.0
+            assert_close(kernel, seen[finite], expected[finite], factor)
 
     @pytest.mark.parametrize("magnitude", [1e30, 1e-30, 1e-41])
     def test_weight_magnitudes_and_zero_rows(self, kernel, magnitude):
