@@ -25,7 +25,11 @@ result = autoprec.tune("my_workload.py:Mine", max_quality_drop="1%", budget=6, s
 model = Mine().build_model()
 applied = autoprec.apply_plan(model, autoprec.Plan.load("autoprec-out/plan.json"))
 model(Mine().example_inputs())
-chosen = {entry.path: (unit.format, entry.implementation) for unit in result.best.units for entry in unit.modules}
+chosen = {
+    entry.path: (unit.format, entry.implementation)
+    for unit in result.best.units
+    for entry in unit.modules
+}
 assert applied.modules == chosen, (applied.modules, chosen)
 assert autoprec.best_plan("my_workload.py:Mine", store="store.db") is not None
 """
