@@ -160,14 +160,15 @@ for item in implementations(Operation.LINEAR):
         continue
     before = resident()
     copies = [item.convert(source, (-1.0, 1.0), {}) for _ in range(6)]
-    found[item.format, item.name] = (resident() - before) / 6 / held_bytes(held)
+    found[item.format, item.name] = resident() - before, 6 * held_bytes(held)
     del copies
 print(found)
 """
     # With a fixed threshold glibc maps each large block on its own, so that resident memory follows at once.
     output = run(program, MALLOC_MMAP_THRESHOLD_="16384", OMP_NUM_THREADS="1")
-    for name, ratio in ast.literal_eval(output).items():
-        assert ratio == pytest.approx(1, abs=0.1), name
+    for name, (grown, counted) in ast.literal_eval(output).items():
+        # Half a megabyte may come or go with what conversions before left to the allocator.
+        assert grown == pytest.approx(counted, rel=0.1, abs=2**19), name
 
 
 def test_fused_encoder_layers_call_converted_modules():
