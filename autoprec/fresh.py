@@ -178,7 +178,13 @@ class FreshMeasuring:
                     f"{over.value:.3f}x ({over.low:.3f} to {over.high:.3f}) the best lossless plan, so the "
                     "lossless plan is called best"
                 )
-                return lossless
+                best = lossless
+        speedup = _evidence(best).speedup
+        if self.goal.objective != "memory" and speedup.high <= 1.0:
+            notes.append(
+                f"nothing that was measured is faster than the model as it came: the best plan runs at "
+                f"{speedup.value:.3f}x ({speedup.low:.3f} to {speedup.high:.3f}); leave the model as it is"
+            )
         return best
 
     def _holds(self, plan: Plan) -> bool:

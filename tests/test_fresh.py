@@ -21,8 +21,8 @@ class Two:
         return torch.ones(1, 64)
 
 
-def test_the_bound_is_the_fastest_plan_measured_where_the_fastest_formats_are_slow_together():
-    speedups = {("fp32", "fp32"): 1.0, ("bf16", "fp32"): 1.5, ("bf16", "bf16"): 0.7}
+def decide(speedups):
+    """Decide among plans whose fresh figures are given; the trials are the two plans with a bf16 unit first."""
     prepared = prepare(Two, "latency")
     goal = Goal("latency", 0.01)
     profiled = profile_workload(prepared.measurer, prepared.discovery, "latency", formats=["bf16"])
@@ -43,6 +43,16 @@ def test_the_bound_is_the_fastest_plan_measured_where_the_fastest_formats_are_sl
         prepared, profiled, Problem(space, profiled.profile, goal), None, measure, {}, lambda: 60.0
     )
     trials = [Trial((BF16, FP32), True, 1 / 1.5, 1.0, 0.0, "random")]
-    verdict = fresh.decide(trials, lambda what, share: None)
+    return fresh.decide(trials, lambda what, share: None)
+
+
+def test_the_bound_is_the_fastest_plan_measured_where_the_fastest_formats_are_slow_together():
+    verdict = decide({("fp32", "fp32"): 1.0, ("bf16", "fp32"): 1.5, ("bf16", "bf16"): 0.7})
     assert list(verdict.bound.formats.values()) == ["bf16", "fp32"]
     assert verdict.bound.evidence.speedup.value == 1.5
+    assert not any("leave the model" in note for note in verdict.notes)
+
+
+def test_a_best_plan_that_is_slower_than_the_model_as_it_came_is_said_to_be():
+    verdict = decide({("fp32", "fp32"): 0.9, ("bf16", "fp32"): 0.98, ("bf16", "bf16"): 0.7})
+    assert any("leave the model as it is" in note for note in verdict.notes)
