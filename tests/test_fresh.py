@@ -22,7 +22,7 @@ class Two:
 
 
 def decide(speedups):
-    """Decide among plans whose fresh figures are given; the trials are the two plans with a bf16 unit first."""
+    """Decide on one trial, (bf16, fp32), where the fresh figures are given."""
     prepared = prepare(Two, "latency")
     goal = Goal("latency", 0.01)
     profiled = profile_workload(prepared.measurer, prepared.discovery, "latency", formats=["bf16"])
