@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -30,7 +31,9 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
     """Tune with a live display; return the exit code."""
     console = make_console()
     progress = LiveProgress(console) if console.is_terminal else PlainProgress(console)
-    signal.signal(signal.SIGTERM, _interrupt)
+    _stopped.clear()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         with progress:
             result = tune(workload, store=store, resume=resume, progress=progress, out=out, **options)
@@ -142,6 +145,7 @@ class LiveProgress(Progress):
 
     def standing(self, standing: Standing) -> None:
         """See `Progress`."""
+        _stop_if_asked()
         self._bars.update(self._task, text=describe(standing), completed=_share(standing), total=1.0)
 
     def note(self, text: str) -> None:
@@ -174,6 +178,7 @@ class PlainProgress(Progress):
 
     def standing(self, standing: Standing) -> None:
         """See `Progress`."""
+        _stop_if_asked()
         if self._due():
             self._print(f"searching: {describe(standing)}")
 
@@ -253,5 +258,16 @@ def _without_password(argument: str) -> str:
     return re.sub(r"(://[^:/@]*:)[^/]*@", r"\1***@", argument)
 
 
+_stopped = threading.Event()
+"""Set by a signal. An exception raised inside a callback or a destructor is swallowed there, so the next
+measured run looks here too."""
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    _stopped.set()
     raise KeyboardInterrupt
+
+
+def _stop_if_asked() -> None:
+    if _stopped.is_set():
+        raise KeyboardInterrupt

@@ -290,7 +290,7 @@ def test_stopping_says_how_to_go_on(tmp_path, number):
     while time.monotonic() < deadline and process.poll() is None and runs_in(tmp_path) < 3:
         time.sleep(0.05)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (130, "")
     assert "Stopped. Every finished run is kept. To go on: autoprec tune mine.py:Tiny " in out
     assert "--out 'a b' --searcher random --resume" in out
