@@ -9,6 +9,7 @@ from typing import Any
 from autoprec.checking import CheckResult, check_plan
 from autoprec.envs.space import Objective
 from autoprec.errors import PlanError
+from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
 from autoprec.plan import Plan
 from autoprec.prepare import measured_device
@@ -17,7 +18,7 @@ from autoprec.report import write_report
 from autoprec.result import TuneResult
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
-from autoprec.workload import architecture_fingerprint, load_workload
+from autoprec.workload import load_workload
 
 
 def tune(

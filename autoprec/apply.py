@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from autoprec.errors import ConversionError, PlanError, one_line
+from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
 from autoprec.plan import ModulePlan, Plan, UnitPlan
-from autoprec.workload import architecture_fingerprint, weights_fingerprint
 
 _CLASSES: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv2d": nn.Conv2d, "embedding": nn.Embedding}
 

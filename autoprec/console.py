@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -39,7 +40,7 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
             result = tune(workload, store=store, resume=resume, progress=progress, out=out, **options)
     except KeyboardInterrupt:
         given = (_without_password(arg) for arg in sys.argv[1:] if arg != "--resume")
-        again = " ".join([*_quoted(given), "--resume"])
+        again = shlex.join([*given, "--resume"])
         console.print(f"\nStopped. Every finished run is kept. To go on: autoprec {again}", soft_wrap=True)
         return INTERRUPTED
     show_result(console, result)
@@ -245,12 +246,6 @@ def _reported(plan: Plan) -> dict[str, tuple[float, float]]:
 
 def _interval(value: float, low: float, high: float) -> str:
     return f"{value:.3f}x [{low:.3f}, {high:.3f}]"
-
-
-def _quoted(arguments: Any) -> list[str]:
-    import shlex
-
-    return [shlex.quote(argument) for argument in arguments]
 
 
 def _without_password(argument: str) -> str:

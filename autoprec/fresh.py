@@ -16,7 +16,7 @@ from autoprec.agents.warm_start import cheapest_plan, lossless_plan
 from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.plans import plan_of
 from autoprec.envs.profile import Profiled
-from autoprec.envs.space import Assignment, Goal, Trial, pareto_front
+from autoprec.envs.space import Assignment, Goal, Trial, non_dominated, pareto_front
 from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
 from autoprec.plan import Evidence, Interval, Plan, Quality
@@ -152,7 +152,10 @@ class FreshMeasuring:
         measured = [plan for plan in self._done.values() if plan is not None]
         # What is fastest unit by unit need not be fastest together: the search may have found better.
         bound = min(measured, key=lambda plan: plan_cost(plan, self.goal)) if bounded else None
-        return Verdict(best, lossless, tuple(_front(measured, self.goal)), bound, tuple(dict.fromkeys(notes)))
+        fresh_front = non_dominated(
+            measured, lambda plan: plan_cost(plan, self.goal), lambda plan: _evidence(plan).quality.drop
+        )
+        return Verdict(best, lossless, tuple(fresh_front), bound, tuple(dict.fromkeys(notes)))
 
     def _best(self, holding: Sequence[Plan], lossless: Plan, notes: list[str]) -> Plan | None:
         # Members of the front were measured fresh too: the best of everything that holds is the best.
@@ -284,14 +287,3 @@ def _interval(value: float | None, low: float | None, high: float | None) -> Int
 def _evidence(plan: Plan) -> Evidence:
     assert plan.evidence is not None, "only plans that were measured come here"
     return plan.evidence
-
-
-def _front(plans: Sequence[Plan], goal: Goal) -> list[Plan]:
-    front: list[Plan] = []
-    lowest = float("inf")
-    for plan in sorted(plans, key=lambda plan: (plan_cost(plan, goal), _evidence(plan).quality.drop)):
-        drop = _evidence(plan).quality.drop
-        if drop < lowest:
-            front.append(plan)
-            lowest = drop
-    return front

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import reprlib
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autoprec.errors import PlanError
+from autoprec.files import write_in_one_step
 
 SCHEMA = "autoprec.plan/1"
 MAX_PLAN_BYTES = 64 * 2**20
@@ -199,18 +199,9 @@ class Plan(_Model):
             PlanError: The file cannot be written.
         """
         target = Path(path)
-        part: Path | None = None
         try:
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=target.parent, prefix=target.name, delete=False
-            ) as file:
-                part = Path(file.name)
-                file.write(self.to_json())
-            part.chmod(0o644)
-            part.replace(target)
+            write_in_one_step(target, self.to_json().encode())
         except (OSError, ValueError) as error:
-            if part is not None:
-                part.unlink(missing_ok=True)
             raise PlanError(f"cannot write plan {str(target)!r}: {_reason(error)}") from error
         return target
 

@@ -13,18 +13,12 @@ import torch
 from autoprec.envs.measure import Measurer
 from autoprec.envs.units import Discovery, discover
 from autoprec.errors import WorkloadError
+from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability, device_name
 from autoprec.plan import Device
 from autoprec.runtimes.eager import EagerRuntime
 from autoprec.store.records import Context
-from autoprec.workload import (
-    LoadedWorkload,
-    architecture_fingerprint,
-    describe_inputs,
-    load_workload,
-    measured_fingerprint,
-    weights_fingerprint,
-)
+from autoprec.workload import LoadedWorkload, describe_inputs, load_workload
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,8 @@ def prepare(
         )
     examples = loaded.examples(purpose)
     calibration = loaded.calibration() or []
-    fingerprint = measured_fingerprint(loaded, model, examples, calibration)
+    weights = weights_fingerprint(model)
+    fingerprint = measured_fingerprint(loaded, model, examples, calibration, weights=weights)
     measurer = Measurer(loaded, model, examples, EagerRuntime(), calibration)
     measurer.check_baseline()
     measurer.baseline_reported(measurer.splits[-1])  # a mistake in it must not come out after the search
@@ -91,7 +86,7 @@ def prepare(
         device=measured_device(),
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
-    return Prepared(loaded, measurer, discovery, context, weights_fingerprint(model), calibration)
+    return Prepared(loaded, measurer, discovery, context, weights, calibration)
 
 
 def measured_device() -> Device:

@@ -13,7 +13,7 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,11 +236,7 @@ class LoadedWorkload:
         Raises:
             WorkloadError: The value is not a finite real number.
         """
-        method = self._instance.quality
-        try:
-            value = method(model, split=split) if self.has_final_split else method(model)
-        except SystemExit as error:
-            raise WorkloadError(f"{self.reference}: quality(model) called exit({error.code})") from error
+        value = self._judge("quality", model, split)
         return _finite_number(value, f"{self.reference}: quality(model)")
 
     def metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
@@ -249,13 +245,9 @@ class LoadedWorkload:
         Raises:
             WorkloadError: A value is not a finite real number.
         """
-        method = getattr(self._instance, "metrics", None)
-        if not callable(method):
+        if not callable(getattr(self._instance, "metrics", None)):
             return {}
-        try:
-            found = method(model, split=split) if _takes_split(method) else method(model)
-        except SystemExit as error:
-            raise WorkloadError(f"{self.reference}: metrics(model) called exit({error.code})") from error
+        found = self._judge("metrics", model, split)
         if not isinstance(found, Mapping):
             raise WorkloadError(
                 f"{self.reference}: metrics(model) returned {_kind(found)}; it must return a dict of floats"
@@ -289,6 +281,14 @@ class LoadedWorkload:
             digest.feed(source_of(part)).feed(members)
         digest.feed(sources_of(part.__module__ for part in classes))
         return digest.feed(dict(getattr(self._instance, "__dict__", {}))).hexdigest()
+
+    def _judge(self, name: str, model: nn.Module, split: Split) -> Any:
+        """Call a method that judges a model, with the split where it takes one."""
+        method = getattr(self._instance, name)
+        try:
+            return method(model, split=split) if _takes_split(method) else method(model)
+        except SystemExit as error:
+            raise WorkloadError(f"{self.reference}: {name}(model) called exit({error.code})") from error
 
     def _patterns(self, attribute: str) -> tuple[str, ...]:
         given = getattr(self._instance, attribute, ())
@@ -339,43 +339,6 @@ def load_workload(reference: Any) -> LoadedWorkload:
 def ready_made() -> dict[str, str]:
     """Return the ready-made workloads, name to `module:attribute`."""
     return {point.name: point.value for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-
-
-def architecture_fingerprint(model: nn.Module) -> str:
-    """Return a digest of a model's structure: module names and types, parameter shapes, what is tied.
-
-    Weights and dtypes are not part of it: a fine-tune of the same model has the same fingerprint.
-    """
-    sha = hashlib.sha256()
-    first: dict[int, str] = {}
-    for path, module in model.named_modules():
-        sha.update(f"{path}|{type(module).__qualname__}\n".encode())
-        for name, parameter in module.named_parameters(recurse=False):
-            owner = first.setdefault(id(parameter), f"{path}.{name}")
-            sha.update(f"{name}|{tuple(parameter.shape)}|{owner}\n".encode())
-    return sha.hexdigest()[:32]
-
-
-def weights_fingerprint(model: nn.Module) -> str:
-    """Return a digest of every parameter and buffer of a model."""
-    return Digest().feed(dict(model.state_dict())).hexdigest()[:32]
-
-
-def measured_fingerprint(
-    loaded: LoadedWorkload, model: nn.Module, examples: list[Example], calibration: Sequence[Any] = ()
-) -> str:
-    """Return a digest of all that measured figures depend on, the device aside.
-
-    Structure and code of the model, every parameter and buffer, the workload's code and data, the inputs that
-    are timed, and the calibration batches.
-    """
-    digest = Digest().feed(architecture_fingerprint(model)).feed(weights_fingerprint(model))
-    digest.feed(loaded.digest()).feed([(example.inputs, example.weight) for example in examples])
-    digest.feed(list(calibration))
-    # torch's own are known by its version.
-    kinds = {type(module) for module in model.modules() if not type(module).__module__.startswith("torch.")}
-    digest.feed({source_of(kind) for kind in kinds}).feed(sources_of(kind.__module__ for kind in kinds))
-    return digest.hexdigest()[:32]
 
 
 def describe_inputs(inputs: Any) -> str:
@@ -445,7 +408,7 @@ def _import_module(name: str, reference: str) -> Any:
 
 def _guard(what: str, call: Callable[[], Any]) -> Any:
     try:
-        with _seeded():
+        with seeded():
             return call()
     except WorkloadError:
         raise
@@ -456,7 +419,7 @@ def _guard(what: str, call: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def seeded() -> Iterator[None]:
     """Seed the generators of Python, NumPy and torch, and put them back as they were."""
     import numpy as np
     import torch

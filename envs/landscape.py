@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from autoprec.envs.space import (
     best_trial,
 )
 from autoprec.errors import UserError
+from autoprec.files import write_in_one_step
 
 SCHEMA = "autoprec.landscape/1"
 MAX_BYTES = 512 * 2**20
@@ -114,12 +114,7 @@ class Landscape:
         if target.suffix == ".gz":
             data = gzip.compress(data, mtime=0)
         try:
-            with tempfile.NamedTemporaryFile(
-                "wb", dir=target.parent, prefix=target.name, delete=False
-            ) as file:
-                file.write(data)
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(target)
+            write_in_one_step(target, data)
         except OSError as error:
             raise LandscapeError(
                 f"cannot write landscape {str(target)!r}: {error.strerror or error}"

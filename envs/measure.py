@@ -20,7 +20,7 @@ from autoprec.errors import CandidateError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
-from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors
+from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors, seeded
 
 SEARCH_TIMING = TimingSettings(target=0.015, max_seconds=1.0)
 # From fewer than 6 pairs no interval covers 95%, and this one goes on the plan.
@@ -304,10 +304,7 @@ def _parameter_state(model: nn.Module) -> dict[str, tuple[object, ...]]:
 @contextmanager
 def _judging(model: nn.Module) -> Iterator[None]:
     """Judge a model: random numbers are the same for every candidate, and it is in eval mode after."""
-    with process_state_kept(), torch.no_grad():
-        torch.manual_seed(0)
-        np.random.seed(0)  # the user's code may use the global generator
-        random.seed(0)
+    with process_state_kept(), seeded(), torch.no_grad():
         try:
             yield
         finally:

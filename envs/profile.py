@@ -90,7 +90,8 @@ def profile_workload(
     shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
 
     wanted = [name for name in FORMAT_NAMES if name in {*formats, "fp32"}]
-    tried, refusals = _untouched(model, discovery, shares)
+    tried = _untouched(model, discovery, shares)
+    refusals: dict[tuple[str, str], Support] = {}
     passes = _passes(model, discovery, wanted, refusals)
     for index, (name, level, chosen) in enumerate(passes):
         progress(name, (index + 1) / (len(passes) + 1))
@@ -112,7 +113,7 @@ def profile_workload(
 
 def _untouched(
     model: nn.Module, discovery: Discovery, shares: dict[str, float]
-) -> tuple[dict[tuple[str, str], list[_Tried]], dict[tuple[str, str], Support]]:
+) -> dict[tuple[str, str], list[_Tried]]:
     """Return the figures of every module as it came: nothing to convert, nothing lost."""
     tried = {}
     for unit in discovery.units:
@@ -120,7 +121,7 @@ def _untouched(
             kernel = implementation(module.operation, unit.baseline, "aten")
             figures = KernelFigures(shares[module.path], held_bytes(model.get_submodule(module.path)), 0.0)
             tried[module.path, unit.baseline] = [_Tried(kernel, Level.NATIVE, figures)]
-    return tried, {}
+    return tried
 
 
 def _passes(

@@ -7,15 +7,17 @@ vocabulary (`autoprec.kernels.formats.FORMATS`), `M` modules of a unit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoprec.errors import SettingError
 from autoprec.kernels.formats import FORMATS
+
+T = TypeVar("T")
 
 Assignment = tuple[int, ...]
 """Format index of each unit, in execution order."""
@@ -174,14 +176,19 @@ def best_trial(trials: Sequence[Trial], goal: Goal) -> Trial | None:
 
 def pareto_front(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return the trials that no other beats in both cost and drop, cheapest first."""
-    front: list[Trial] = []
-    lowest = np.inf
     usable = [
         trial for trial in trials
         if trial.ok and (goal.max_bytes is None or trial.bytes <= goal.max_bytes)
     ]  # fmt: skip
-    for trial in sorted(usable, key=lambda trial: (trial.cost(goal), trial.drop)):
-        if trial.drop < lowest:
-            front.append(trial)
-            lowest = trial.drop
+    return non_dominated(usable, lambda trial: trial.cost(goal), lambda trial: trial.drop)
+
+
+def non_dominated(items: Iterable[T], cost: Callable[[T], float], drop: Callable[[T], float]) -> list[T]:
+    """Return the items that no other beats in both cost and drop, cheapest first."""
+    front: list[T] = []
+    lowest = np.inf
+    for item in sorted(items, key=lambda item: (cost(item), drop(item))):
+        if drop(item) < lowest:
+            front.append(item)
+            lowest = drop(item)
     return front

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from autoprec.kernels.cpu import CpuImplementation, numeric_padding
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
-from autoprec.kernels.modules import HeldWeight, Shared, compute
+from autoprec.kernels.modules import Shared, WeightedModule, compute
 from autoprec.kernels.quantize import (
     SMALLEST_DYNAMIC_SCALE,
     QuantizedWeight,
@@ -29,23 +29,16 @@ from autoprec.kernels.quantize import (
     affine_parameters,
     int8_channel,
 )
-from autoprec.kernels.registry import FormatModule, InputRange, Memo, Operation, register
+from autoprec.kernels.registry import InputRange, Memo, Operation, register
 
 _LEVELS = {"int8_dynamic": 255, "int8_dynamic_7bit": 127, "int8_static": 255, "int8_static_7bit": 127}
 
 
-class FormatConv2d(FormatModule):
-    """Base of the modules that stand for a Conv2d: any padding mode, batched or not.
-
-    Args:
-        source: The module to stand for; it is not kept.
-        bias_dtype: Number type in which the bias is held.
-    """
-
-    bias: Tensor | None
+class FormatConv2d(WeightedModule):
+    """Base of the modules that stand for a Conv2d: any padding mode, batched or not."""
 
     def __init__(self, source: nn.Conv2d, bias_dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        super().__init__(source, bias_dtype)
         self.in_channels = source.in_channels
         self.out_channels = source.out_channels
         self.kernel_size = source.kernel_size
@@ -56,19 +49,11 @@ class FormatConv2d(FormatModule):
         self.padding_mode = source.padding_mode
         self.transposed = source.transposed
         self.output_padding = source.output_padding
-        self._dtype = source.weight.dtype
         self._sides = list(source._reversed_padding_repeated_twice)
         left, right, top, bottom = self._sides
         # The kernels pad with zeros and evenly; other paddings are made before them.
         self._pad_first = self.padding_mode != "zeros" or left != right or top != bottom
         self._padding = [0, 0] if self._pad_first else list(numeric_padding(source))
-        bias = None if source.bias is None else source.bias.detach().to(bias_dtype, copy=True)
-        self.register_buffer("bias", bias)
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight as it is held, in the source's dtype; a copy, for code that reads it."""
-        return self._dequantized().to(self._dtype).as_subclass(HeldWeight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of `input` [(batch,) channels, height, width] in its dtype."""
@@ -95,10 +80,6 @@ class FormatConv2d(FormatModule):
     @abstractmethod
     def _images(self, batch: Tensor) -> Tensor:
         """Convolve [batch, channels, height, width] with zero padding `self._padding`."""
-
-    @abstractmethod
-    def _dequantized(self) -> Tensor:
-        """Return the held weight in a float dtype."""
 
 
 class CastConv2d(FormatConv2d):

@@ -97,8 +97,8 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
-class FormatLinear(FormatModule):
-    """Base of the modules that stand for a Linear: any leading dimensions, the source's dtype in and out.
+class WeightedModule(FormatModule):
+    """Base of the modules that hold a weight and a bias in the place of a Linear's or a Conv2d's.
 
     Args:
         source: The module to stand for; it is not kept.
@@ -107,10 +107,8 @@ class FormatLinear(FormatModule):
 
     bias: Tensor | None
 
-    def __init__(self, source: nn.Linear, bias_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, source: nn.Linear | nn.Conv2d, bias_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.in_features = source.in_features
-        self.out_features = source.out_features
         self._dtype = source.weight.dtype
         bias = None if source.bias is None else source.bias.detach().to(bias_dtype, copy=True)
         self.register_buffer("bias", bias)
@@ -119,6 +117,19 @@ class FormatLinear(FormatModule):
     def weight(self) -> Tensor:
         """The weight as it is held, in the source's dtype; a copy, for code that reads it."""
         return self._dequantized().to(self._dtype).as_subclass(HeldWeight)
+
+    @abstractmethod
+    def _dequantized(self) -> Tensor:
+        """Return the held weight in a float dtype."""
+
+
+class FormatLinear(WeightedModule):
+    """Base of the modules that stand for a Linear: any leading dimensions, the source's dtype in and out."""
+
+    def __init__(self, source: nn.Linear, bias_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(source, bias_dtype)
+        self.in_features = source.in_features
+        self.out_features = source.out_features
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product for `input` [..., in_features], in its dtype."""
@@ -141,7 +152,3 @@ class FormatLinear(FormatModule):
     @abstractmethod
     def _rows(self, rows: Tensor) -> Tensor:
         """Compute contiguous [rows, in_features] → contiguous [rows, out_features], in any float dtype."""
-
-    @abstractmethod
-    def _dequantized(self) -> Tensor:
-        """Return the held weight in a float dtype."""

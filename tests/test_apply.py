@@ -7,10 +7,10 @@ from torch import nn
 from autoprec import apply_plan
 from autoprec.apply import read_applied
 from autoprec.errors import ConversionError, PlanError
+from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, held_bytes
 from autoprec.plan import Device, Evidence, Interval, ModulePlan, Plan, Quality, UnitPlan
-from autoprec.workload import architecture_fingerprint, weights_fingerprint
 
 OPERATIONS = {nn.Linear: "linear", nn.Conv2d: "conv2d", nn.Embedding: "embedding"}
 

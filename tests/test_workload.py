@@ -8,17 +8,8 @@ import torch
 from torch import nn
 
 from autoprec.errors import WorkloadError
-from autoprec.workload import (
-    FIDELITY,
-    Example,
-    LoadedWorkload,
-    Workload,
-    architecture_fingerprint,
-    define_workload,
-    load_workload,
-    measured_fingerprint,
-    weights_fingerprint,
-)
+from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
+from autoprec.workload import FIDELITY, Example, LoadedWorkload, Workload, define_workload, load_workload
 
 GOOD = """
 import torch
@@ -326,7 +317,8 @@ class TestTheContract:
 
 def print_fingerprint(path):
     code = f"""
-        from autoprec.workload import *
+        from autoprec.fingerprint import measured_fingerprint
+        from autoprec.workload import load_workload
         loaded = load_workload({f"{path}:Mine"!r})
         model = loaded.build_model()
         print(measured_fingerprint(loaded, model, loaded.examples("latency")))

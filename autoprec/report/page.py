@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.errors import PlanError
+from autoprec.files import write_in_one_step
 from autoprec.plan import Plan
 from autoprec.report import tables, words
 from autoprec.report.palette import format_colour
@@ -33,16 +33,9 @@ def write_report(result: TuneResult, path: Path) -> Path:
     """
     # Names may hold lone surrogates (undecodable file names); no text file can.
     content = render(result).encode("utf-8", "replace")
-    part: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            part = Path(file.name)
-            file.write(content)
-        part.chmod(0o644)
-        part.replace(path)
+        write_in_one_step(path, content)
     except OSError as error:
-        if part is not None:
-            part.unlink(missing_ok=True)
         raise PlanError(f"cannot write report {str(path)!r}: {error.strerror or error}") from error
     return path
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from autoprec.workload import FIDELITY, load_workload, measured_fingerprint
+from autoprec.fingerprint import measured_fingerprint
+from autoprec.workload import FIDELITY, load_workload
 from autoprec.workloads.mnist_cnn import digits
 
 

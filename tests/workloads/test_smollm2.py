@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from autoprec.workload import load_workload, measured_fingerprint
+from autoprec.fingerprint import measured_fingerprint
+from autoprec.workload import load_workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
