@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from autoprec.checking import CheckResult, check_plan
 from autoprec.envs.space import Objective
 from autoprec.errors import PlanError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
 from autoprec.plan import Plan
@@ -18,7 +21,7 @@ from autoprec.report import write_report
 from autoprec.result import TuneResult
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
-from autoprec.workload import load_workload
+from autoprec.workload import describe_inputs
 
 
 def tune(
@@ -104,26 +107,39 @@ def best_plan(
 ) -> Plan | None:
     """Return the best plan that the store holds for a workload, or `None`.
 
+    A plan counts for a workload where the architecture, the inputs that are timed and the meaning of quality
+    are the same; the weights may differ, as a trainer's always do. For a fingerprint the architecture counts.
+
     Args:
         workload: What `tune` takes, or the architecture fingerprint of a model.
         objective: What the plan should make small.
         max_quality_drop: Absolute limit on the measured drop. Without one, only what a job called best
             counts, within the limits that job was given.
         max_bytes: Limit on bytes held by weights.
-        anywhere: Also plans that were measured on other devices.
+        anywhere: Also plans that were measured on other devices or with other numbers of threads.
         store: See `tune`.
 
     Raises:
         UserError: The workload or the store cannot be used.
     """
-    if isinstance(workload, str) and len(workload) == 32 and ":" not in workload:
+    metric: str | None = None
+    shapes: list[str] | None = None
+    if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
         architecture = workload
     else:
-        architecture = architecture_fingerprint(load_workload(workload).build_model())
+        loaded = load_workload(workload)
+        architecture = architecture_fingerprint(loaded.build_model())
+        metric = loaded.quality_name
+        examples = loaded.examples("throughput" if objective == "throughput" else "latency")
+        shapes = [describe_inputs(example.inputs) for example in examples]
+    here = measured_device()
     with Store.open(store) as opened:
         found = opened.best_plan(
             architecture=architecture,
-            device_name=None if anywhere else measured_device().name,
+            device_name=None if anywhere else here.name,
+            threads=None if anywhere else here.threads,
+            metric=metric,
+            shapes=shapes,
             objective=objective,
             max_quality_drop=max_quality_drop,
             max_bytes=max_bytes,
@@ -153,4 +169,6 @@ def _make_directory(directory: str | Path) -> Path:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise PlanError(f"cannot make directory {str(folder)!r} for the results: {reason}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PlanError(f"directory {str(folder)!r} cannot be written to; name another with out")
     return folder

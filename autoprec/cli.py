@@ -98,7 +98,7 @@ def doctor() -> None:
 @app.command()
 def workloads() -> None:
     """List the ready-made workloads."""
-    from autoprec.workload import ready_made
+    from autoprec.finding import ready_made
 
     for name, place in sorted(ready_made().items()):
         typer.echo(f"{name:20} {place}")

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from autoprec.envs.measure import Measurer
-from autoprec.envs.timing import PairedTiming, TimingSettings
+from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
 from autoprec.plan import Plan
 from autoprec.store.records import Run
 from autoprec.workload import Split
 
 
-def execute(
-    measurer: Measurer,
-    plan: Plan,
-    *,
-    searcher: str,
-    split: Split,
-    timing: TimingSettings,
-    fresh: bool = False,
-    lossless: Plan | None = None,
-) -> Run:
-    """Measure a plan and return the run; a candidate's failure is a run too, with its reason.
+@dataclass(frozen=True)
+class RunRequest:
+    """A run to make.
 
-    Args:
-        measurer: Measures it.
+    Attributes:
         plan: What to run. Its formats are native: emulated ones are never in a search space.
         searcher: Who proposed it.
         split: Part of the data that quality is judged on.
@@ -33,25 +25,37 @@ def execute(
         fresh: Measured again after the search: the workload's further metrics are computed as well.
         lossless: Time against this plan too; both candidates are alive while that lasts.
     """
+
+    plan: Plan
+    searcher: str
+    split: Split
+    timing: TimingSettings
+    fresh: bool = False
+    lossless: Plan | None = None
+
+
+def execute(measurer: Measurer, request: RunRequest) -> Run:
+    """Measure a plan and return the run; a candidate's failure is a run too, with its reason."""
     started = time.perf_counter()
-    over: PairedTiming | None = None
     try:
-        found = measurer.measure(plan, split, timing, reported=fresh)
-        if lossless is not None:
-            with measurer.executable(lossless) as reference, measurer.executable(plan) as candidate:
-                over = measurer.time(reference, candidate, timing)
+        found = measurer.measure(
+            request.plan,
+            request.split,
+            request.timing,
+            reported=request.fresh,
+            reference=request.lossless,
+        )
     except CandidateError as error:
-        seconds = time.perf_counter() - started
-        return failed_run(plan, str(error), searcher=searcher, split=split, fresh=fresh, seconds=seconds)
-    speed = found.timing
+        return failed_run(request, str(error), time.perf_counter() - started)
+    speed, over = found.timing, found.over_reference
     assert speed is not None, "a plan of native formats is always timed"
     return Run(
-        plan_key=plan.key,
-        formats=tuple(unit.format for unit in plan.units),
+        plan_key=request.plan.key,
+        formats=tuple(unit.format for unit in request.plan.units),
         status="ok",
-        split=split,
-        fresh=fresh,
-        searcher=searcher,
+        split=request.split,
+        fresh=request.fresh,
+        searcher=request.searcher,
         baseline_seconds=speed.a_seconds,
         plan_seconds=speed.b_seconds,
         speedup=speed.ratio,
@@ -69,15 +73,15 @@ def execute(
     )
 
 
-def failed_run(plan: Plan, reason: str, *, searcher: str, split: Split, fresh: bool, seconds: float) -> Run:
+def failed_run(request: RunRequest, reason: str, seconds: float) -> Run:
     """Return the run of a plan that failed after `seconds`."""
     return Run(
-        plan_key=plan.key,
-        formats=tuple(unit.format for unit in plan.units),
+        plan_key=request.plan.key,
+        formats=tuple(unit.format for unit in request.plan.units),
         status="failed",
         reason=reason,
-        split=split,
-        fresh=fresh,
-        searcher=searcher,
+        split=request.split,
+        fresh=request.fresh,
+        searcher=request.searcher,
         wall_seconds=seconds,
     )

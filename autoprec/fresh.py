@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from autoprec.agents.searcher import Problem
 from autoprec.agents.warm_start import cheapest_plan, lossless_plan
 from autoprec.envs.measure import FRESH_TIMING
-from autoprec.envs.plans import plan_of
+from autoprec.envs.plans import as_given, plan_of
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Assignment, Goal, Trial, non_dominated, pareto_front
-from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
-from autoprec.plan import Evidence, Interval, Plan, Quality
+from autoprec.execute import RunRequest
+from autoprec.plan import AS_GIVEN, Evidence, Interval, Plan, Quality
 from autoprec.prepare import Prepared
 from autoprec.store.records import Run
-from autoprec.workload import Split
 
 WANTED = 3
 """Plans that hold the goal when measured fresh, before the best of them is called best."""
@@ -34,32 +32,16 @@ MIN_SECONDS = 1.0
 """Timing of a plan whose turn comes when the time budget is spent."""
 
 
-class Measure(Protocol):
-    """Executes a plan and keeps the run; see `autoprec.execute.execute`."""
-
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        searcher: str,
-        split: Split,
-        timing: TimingSettings,
-        fresh: bool,
-        lossless: Plan | None,
-    ) -> Run:
-        """Return the run."""
-
-
 @dataclass(frozen=True)
 class Verdict:
     """What the fresh measurements say.
 
     Attributes:
         best: The plan for the goal; `None` where none meets it.
-        lossless: The best lossless plan.
+        lossless: The best lossless plan; the one that changes nothing where no other is faster (smaller).
         front: The Pareto front of everything that was measured fresh, cheapest first.
         bound: The fastest (smallest) plan that was measured fresh, whatever its quality; every unit in its
-            fastest format was among them.
+            fastest format was among them. `None` where that one was not measured.
         notes: What the user should know.
     """
 
@@ -79,6 +61,7 @@ class FreshMeasuring:
         problem: The space, the profile and the goal of the search.
         max_quality_drop: The limit the user gave, absolute, or `None`.
         measure: Executes a plan and keeps the run.
+        measured_runs: How many runs the search measured, for the evidence.
         known: Fresh runs of this job from before it was resumed, by plan key: not measured again.
         seconds_left: Returns what is left of the time budget. When it is spent, only the lossless plan and
             the first plan that holds are still measured.
@@ -90,7 +73,8 @@ class FreshMeasuring:
         profiled: Profiled,
         problem: Problem,
         max_quality_drop: float | None,
-        measure: Measure,
+        measure: Callable[[RunRequest], Run],
+        measured_runs: int,
         known: dict[str, Run],
         seconds_left: Callable[[], float],
     ) -> None:
@@ -98,31 +82,30 @@ class FreshMeasuring:
         self.profiled = profiled
         self.problem = problem
         self.goal = problem.goal
-        self._lossless = lossless_plan(problem)
         self._limit = max_quality_drop
         self._measure = measure
+        self._runs = measured_runs
+        self._as_given = as_given(prepared.discovery, prepared.context.architecture)
+        self._reference: Plan | None = None
         self._known = known
         self._seconds_left = seconds_left
         self._split = prepared.measurer.splits[-1]
-        self._done: dict[Assignment, Plan | None] = {}
-        self._runs = 0
+        self._done: dict[str, Plan | None] = {}
 
     def decide(self, trials: Sequence[Trial], progress: Callable[[str, float], None]) -> Verdict:
         """Measure the lossless plan, the bound, the best candidates and the front, and decide.
 
         Raises:
-            CandidateError: Even the lossless plan fails.
+            CandidateError: Even the plan that changes nothing fails.
         """
-        self._runs = len(trials)
         notes: list[str] = []
         progress("best lossless plan", 0.0)
-        lossless = self._measured(self._lossless, "lossless", required=True)
-        assert lossless is not None
+        lossless = self._best_lossless(notes)
         ranked = sorted((t for t in trials if t.meets(self.goal)), key=lambda trial: trial.cost(self.goal))
         holding: list[Plan] = []
         for attempt, trial in enumerate(ranked[:ATTEMPTS]):
             progress("best plans", 0.1 + 0.5 * attempt / ATTEMPTS)
-            plan = self._measured(trial.assignment, trial.searcher)
+            plan = self._measured(self._plan(trial.assignment), trial.searcher)
             if plan is not None and self._holds(plan):
                 holding.append(plan)
             elif plan is not None and plan.evidence is not None:
@@ -135,7 +118,9 @@ class FreshMeasuring:
         progress("unconstrained bound", 0.65)
         cheapest = cheapest_plan(self.problem)
         failed = any(trial.assignment == cheapest and not trial.ok for trial in trials)
-        bounded = not failed and not self._spent() and self._measured(cheapest, "bound") is not None
+        bounded = (
+            not failed and not self._spent() and self._measured(self._plan(cheapest), "bound") is not None
+        )
         front = pareto_front(trials, self.goal)
         picked = (
             [front[round(i * (len(front) - 1) / max(1, FRONT_SIZE - 1))] for i in range(FRONT_SIZE)]
@@ -147,7 +132,7 @@ class FreshMeasuring:
                 notes.append("the time budget ended before all of the Pareto front was measured again")
                 break
             progress("Pareto front", 0.7 + 0.3 * index / FRONT_SIZE)
-            self._measured(trial.assignment, trial.searcher)
+            self._measured(self._plan(trial.assignment), trial.searcher)
         best = self._best(holding, lossless, notes)
         measured = [plan for plan in self._done.values() if plan is not None]
         # What is fastest unit by unit need not be fastest together: the search may have found better.
@@ -182,13 +167,31 @@ class FreshMeasuring:
                     "lossless plan is called best"
                 )
                 best = lossless
-        speedup = _evidence(best).speedup
-        if self.goal.objective != "memory" and speedup.high <= 1.0:
-            notes.append(
-                f"nothing that was measured is faster than the model as it came: the best plan runs at "
-                f"{speedup.value:.3f}x ({speedup.low:.3f} to {speedup.high:.3f}); leave the model as it is"
-            )
+        if best.key == self._as_given.key:
+            notes.append("nothing that was measured is better than the model as it came: leave it as it is")
         return best
+
+    def _best_lossless(self, notes: list[str]) -> Plan:
+        """Measure the lossless plan, and where that is no better than the model as it came, that one."""
+        kernels = self._plan(lossless_plan(self.problem))
+        changed = kernels.key != self._as_given.key
+        found = self._measured(kernels, "lossless") if changed else None
+        if found is not None:
+            evidence = _evidence(found)
+            faster = evidence.speedup.value > 1.0
+            smaller = evidence.baseline_bytes - evidence.plan_bytes
+            if smaller > 0 or (smaller == 0 and faster) if self.goal.objective == "memory" else faster:
+                self._reference = kernels
+                return found
+            notes.append(
+                f"other kernels for the same numbers gain nothing here: together they run at "
+                f"{evidence.speedup.value:.3f}x ({evidence.speedup.low:.3f} to {evidence.speedup.high:.3f})"
+            )
+        unchanged = self._measured(self._as_given, AS_GIVEN)
+        if unchanged is None:
+            raise CandidateError("even the plan that changes nothing fails; see the failed runs in the store")
+        self._reference = self._as_given
+        return unchanged
 
     def _holds(self, plan: Plan) -> bool:
         evidence = _evidence(plan)
@@ -196,39 +199,31 @@ class FreshMeasuring:
             self.goal.max_bytes is None or evidence.plan_bytes <= self.goal.max_bytes
         )
 
-    def _measured(self, assignment: Assignment, searcher: str, *, required: bool = False) -> Plan | None:
-        if assignment in self._done:
-            return self._done[assignment]
-        prepared = self.prepared
-        plan = plan_of(
-            prepared.discovery,
-            prepared.context.architecture,
+    def _plan(self, assignment: Assignment) -> Plan:
+        return plan_of(
+            self.prepared.discovery,
+            self.prepared.context.architecture,
             self.profiled.profile,
             assignment,
             self.profiled.ranges,
         )
-        run = self._known.get(plan.key) or self._run(plan, searcher, assignment)
-        if run.status == "failed":
-            if required:
-                raise CandidateError(f"the best lossless plan fails: {run.reason}")
-            self._done[assignment] = None
-            return None
-        evidenced = plan.model_copy(update={"evidence": self._evidence_of(run)})
-        self._done[assignment] = evidenced
-        return evidenced
 
-    def _run(self, plan: Plan, searcher: str, assignment: Assignment) -> Run:
-        lossless = None if assignment == self._lossless else self._done[self._lossless]
+    def _measured(self, plan: Plan, searcher: str) -> Plan | None:
+        """Return the plan with its fresh evidence; `None` where it fails. Each plan is measured once."""
+        if plan.key not in self._done:
+            run = self._known.get(plan.key) or self._run(plan, searcher)
+            self._done[plan.key] = (
+                plan.model_copy(update={"evidence": self._evidence_of(run)}) if run.status == "ok" else None
+            )
+        return self._done[plan.key]
+
+    def _run(self, plan: Plan, searcher: str) -> Run:
         # A quarter of what is left each time: the first, which matter most, are timed the longest.
         seconds = min(FRESH_TIMING.max_seconds, max(MIN_SECONDS, self._seconds_left() / 4))
-        return self._measure(
-            plan,
-            searcher=searcher,
-            split=self._split,
-            timing=replace(FRESH_TIMING, max_seconds=seconds),
-            fresh=True,
-            lossless=lossless,
-        )
+        timing = replace(FRESH_TIMING, max_seconds=seconds)
+        # What changes nothing is the baseline of every run already.
+        lossless = None if self._reference is self._as_given else self._reference
+        return self._measure(RunRequest(plan, searcher, self._split, timing, fresh=True, lossless=lossless))
 
     def _spent(self) -> bool:
         return self._seconds_left() <= 0
@@ -238,6 +233,9 @@ class FreshMeasuring:
         context = prepared.context
         baseline_quality = measurer.baseline_quality(self._split)
         speedup = _interval(run.speedup, run.speedup_low, run.speedup_high)
+        over = _interval(run.over_lossless, run.over_lossless_low, run.over_lossless_high)
+        if over is None and self._reference is self._as_given:
+            over = speedup
         assert speedup is not None and run.baseline_seconds is not None and run.plan_seconds is not None
         assert run.held_bytes is not None and run.quality is not None and run.quality_drop is not None
         reported = measurer.baseline_reported(self._split)
@@ -250,7 +248,7 @@ class FreshMeasuring:
             baseline_ms=run.baseline_seconds * 1e3,
             plan_ms=run.plan_seconds * 1e3,
             speedup=speedup,
-            speedup_over_lossless=_interval(run.over_lossless, run.over_lossless_low, run.over_lossless_high),
+            speedup_over_lossless=over,
             baseline_bytes=measurer.baseline_bytes,
             plan_bytes=run.held_bytes,
             quality=Quality(

@@ -7,6 +7,8 @@ import json
 import math
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from autoprec.agents.evaluate import run_search
@@ -18,23 +20,23 @@ from autoprec.envs.plans import assignment_of, plan_of
 from autoprec.envs.profile import Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial, best_trial
-from autoprec.envs.timing import TimingSettings
 from autoprec.errors import SettingError, StoreError
-from autoprec.execute import execute, failed_run
+from autoprec.execute import RunRequest, execute, failed_run
 from autoprec.fresh import FreshMeasuring
-from autoprec.plan import Plan
+from autoprec.lock import JobRunningError, job_lock
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import Spending, TuneResult
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
 from autoprec.store.records import Job, Run
 from autoprec.store.store import Store
-from autoprec.workload import Split
 
 BATCH = 4
 """Plans measured between two rounds of thinking."""
 FRESH_SHARE = 0.2
 """Share of a budget in time that is kept for measuring the winners again."""
+PROFILE_SHARE = 0.5
+"""Share of a budget in time after which no further kernel is profiled."""
 MAX_ATTEMPTS = 2
 """A plan whose run was begun this often and never ended took the process down: it counts as failed."""
 
@@ -91,8 +93,11 @@ class TuningJob:
             KeyboardInterrupt: The user stopped it; it can be resumed.
         """
         try:
-            self.store.update_job(self.job.id, state="running", message="")
-            result = self._run()
+            with job_lock(self.job.id):
+                self.store.update_job(self.job.id, state="running", message="")
+                result = self._run()
+        except JobRunningError:
+            raise  # it is another process's, and stays in the state that it says
         except KeyboardInterrupt:
             self.store.update_job(self.job.id, state="interrupted", elapsed_seconds=self.elapsed)
             raise
@@ -120,19 +125,21 @@ class TuningJob:
             )
         self.store.update_job(self.job.id, context_key=self.context_key)
         goal, limit = self._goal()
+        budget = (
+            Budget.parse(self.settings.budget)
+            if self.settings.budget
+            else Budget.default(len(self.prepared.discovery.units))
+        )
         setup = time.perf_counter() - started
 
         started = time.perf_counter()
         self._phase("profiling")
-        profiled = self._profile(goal)
+        profiled = self._profile(goal, budget)
         space = search_space(self.prepared.discovery, profiled.profile, goal, self.settings.formats)
         problem = Problem(space, profiled.profile, goal)
         profiling = time.perf_counter() - started
 
         started = time.perf_counter()
-        budget = (
-            Budget.parse(self.settings.budget) if self.settings.budget else Budget.default(len(space.units))
-        )
         self._phase("searching")
         trials = self._search(problem, profiled, budget)
         searching = time.perf_counter() - started
@@ -145,6 +152,7 @@ class TuningJob:
             problem,
             limit,
             self._run_kept,
+            sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id)),
             self._known_fresh_runs(),
             lambda: math.inf if budget.seconds is None else budget.seconds - self.elapsed,
         )
@@ -208,8 +216,8 @@ class TuningJob:
             notes.append("the workload gives no calibration batches: static formats used the example inputs")
         return notes
 
-    def _profile(self, goal: Goal) -> Profiled:
-        """Return the stored profile of this workload here, or make and keep one."""
+    def _profile(self, goal: Goal, budget: Budget) -> Profiled:
+        """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
         discovery = self.prepared.discovery
         units = [[unit.name, [module.path for module in unit.modules]] for unit in discovery.units]
         memory = goal.objective == "memory"
@@ -218,13 +226,39 @@ class TuningJob:
         if stored is not None:
             ranges = {path: (float(low), float(high)) for path, (low, high) in stored["ranges"].items()}
             return Profiled(Landscape.from_data(stored["landscape"], "stored profile").profile, ranges)
+        deadline = math.inf if budget.seconds is None else PROFILE_SHARE * budget.seconds
+        late: list[str] = []
+
+        @contextmanager
+        def guard(what: str) -> Iterator[str]:
+            if self.elapsed > deadline:
+                late.append(what)
+                yield "the time budget ended before it was profiled"
+                return
+            place = (self.job.id, self.context_key, f"profile {what}")
+            attempts = self.store.begin_run(*place, fresh=False)
+            if attempts >= MAX_ATTEMPTS:
+                yield f"the process died {attempts} times while it was profiled"
+                return
+            try:
+                yield ""
+            finally:
+                self.store.abandon_run(*place, fresh=False)
+
         profiled = profile_workload(
             self.prepared.measurer,
             discovery,
             goal.objective,
             self.prepared.calibration,
             progress=lambda what, share: self._phase("profiling", what, share),
+            guard=guard,
         )
+        if late:
+            self.progress.note(
+                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
+                "they are left out; give a longer budget"
+            )
+            return profiled
         space = search_space(discovery, profiled.profile, goal, None)
         landscape = Landscape(
             self.prepared.loaded.reference, space, profiled.profile, (), False, goal.max_quality_drop
@@ -272,39 +306,22 @@ class TuningJob:
         if cached is not None:
             return _trial(cached, assignment)
         started = time.perf_counter()
-        run = self._run_kept(plan, searcher=proposer, split="search", timing=SEARCH_TIMING)
+        run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING))
         self._measuring += time.perf_counter() - started
         return _trial(run, assignment)
 
-    def _run_kept(
-        self,
-        plan: Plan,
-        *,
-        searcher: str,
-        split: Split,
-        timing: TimingSettings,
-        fresh: bool = False,
-        lossless: Plan | None = None,
-    ) -> Run:
+    def _run_kept(self, request: RunRequest) -> Run:
         """Execute a plan and keep the run. One that took the process down before counts as failed."""
-        place = (self.job.id, self.context_key, plan.key)
-        attempts = self.store.begin_run(*place, fresh=fresh)
+        place = (self.job.id, self.context_key, request.plan.key)
+        attempts = self.store.begin_run(*place, fresh=request.fresh)
         try:
             if attempts >= MAX_ATTEMPTS:
                 reason = f"the process died {attempts} times while this plan ran"
-                run = failed_run(plan, reason, searcher=searcher, split=split, fresh=fresh, seconds=0.0)
+                run = failed_run(request, reason, 0.0)
             else:
-                run = execute(
-                    self.prepared.measurer,
-                    plan,
-                    searcher=searcher,
-                    split=split,
-                    timing=timing,
-                    fresh=fresh,
-                    lossless=lossless,
-                )
+                run = execute(self.prepared.measurer, request)
         except BaseException:
-            self.store.abandon_run(*place, fresh=fresh)  # stopped, not died: the plan is not to blame
+            self.store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
             raise
         self.store.finish_run(self.job.id, self.context_key, run)
         return run

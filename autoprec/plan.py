@@ -19,6 +19,8 @@ from autoprec.errors import PlanError
 from autoprec.files import write_in_one_step
 
 SCHEMA = "autoprec.plan/1"
+AS_GIVEN = "as given"
+"""Named as the searcher of the plan that changes nothing."""
 MAX_PLAN_BYTES = 64 * 2**20
 """Largest plan file that is read. A plan of 10 000 modules takes about 2 MB."""
 
@@ -124,7 +126,7 @@ class Evidence(_Model):
         quality: Quality before and after.
         shapes: The inputs that were timed, in words.
         device: Where it was measured.
-        searcher: Which searcher proposed the plan.
+        searcher: Which searcher proposed the plan; `AS_GIVEN` for the plan that changes nothing.
         measured_runs: How many measured runs the search had spent.
         pairs: How many pairs of interleaved timings stand behind `speedup`.
         measured_at: UTC time, ISO 8601.

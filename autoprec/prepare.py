@@ -13,12 +13,13 @@ import torch
 from autoprec.envs.measure import Measurer
 from autoprec.envs.units import Discovery, discover
 from autoprec.errors import WorkloadError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability, device_name
 from autoprec.plan import Device
 from autoprec.runtimes.eager import EagerRuntime
 from autoprec.store.records import Context
-from autoprec.workload import LoadedWorkload, describe_inputs, load_workload
+from autoprec.workload import LoadedWorkload, describe_inputs
 
 
 @dataclass(frozen=True)

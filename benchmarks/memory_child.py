@@ -12,8 +12,8 @@ import psutil
 import torch
 
 from autoprec.apply import apply_plan
+from autoprec.finding import load_workload
 from autoprec.plan import Plan
-from autoprec.workload import load_workload
 
 
 def main() -> None:

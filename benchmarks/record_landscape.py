@@ -18,7 +18,7 @@ from autoprec.envs.profile import profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import Goal, Trial
 from autoprec.envs.timing import TimingSettings
-from autoprec.execute import execute
+from autoprec.execute import RunRequest, execute
 from autoprec.prepare import prepare
 
 WORKLOAD = "mnist-cnn-fidelity"
@@ -40,7 +40,7 @@ def main() -> None:
         plan = plan_of(
             prepared.discovery, prepared.context.architecture, profiled.profile, assignment, profiled.ranges
         )
-        run = execute(prepared.measurer, plan, searcher="recorded", split="search", timing=TIMING)
+        run = execute(prepared.measurer, RunRequest(plan, "recorded", "search", TIMING))
         ok = run.status == "ok"
         figures = (run.speedup, run.held_bytes, run.quality_drop)
         speedup, held, drop = (float("nan") if value is None else float(value) for value in figures)

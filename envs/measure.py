@@ -33,6 +33,7 @@ class Measurement:
 
     Attributes:
         timing: Baseline against plan; `None` where a unit is emulated, whose speed says nothing.
+        over_reference: The reference plan against this one, where one was given.
         held_bytes: Bytes held by weights under the plan.
         quality: Quality under the plan.
         quality_drop: Baseline quality minus `quality`.
@@ -40,6 +41,7 @@ class Measurement:
     """
 
     timing: PairedTiming | None
+    over_reference: PairedTiming | None
     held_bytes: int
     quality: float
     quality_drop: float
@@ -116,7 +118,14 @@ class Measurer:
         return time.perf_counter() - started
 
     def measure(
-        self, plan: Plan, split: Split, timing: TimingSettings, *, timed: bool = True, reported: bool = False
+        self,
+        plan: Plan,
+        split: Split,
+        timing: TimingSettings,
+        *,
+        timed: bool = True,
+        reported: bool = False,
+        reference: Plan | None = None,
     ) -> Measurement:
         """Execute one plan.
 
@@ -126,6 +135,7 @@ class Measurer:
             timing: How long to time.
             timed: False where a unit is emulated: its speed is not measured.
             reported: Also compute the workload's further metrics.
+            reference: Time against this plan too; both are alive while that lasts.
 
         Raises:
             CandidateError: The plan failed: an exception, out of memory, NaN, or not applied as asked.
@@ -135,8 +145,12 @@ class Measurer:
             quality = self._quality(candidate.model, split)
             extra = self._metrics(candidate.model, split) if reported else {}
             timed_pairs = self.time(None, candidate, timing) if timed else None
+            over = None
+            if reference is not None:
+                with self.executable(reference) as other:
+                    over = self.time(other, candidate, timing)
             return Measurement(
-                timed_pairs, candidate.held_bytes(), quality, baseline_quality - quality, extra
+                timed_pairs, over, candidate.held_bytes(), quality, baseline_quality - quality, extra
             )
 
     @contextmanager

@@ -7,6 +7,7 @@ the fastest (or smallest, for a memory goal) is chosen. No plan is searched here
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -69,6 +70,7 @@ def profile_workload(
     calibration: Sequence[Any] = (),
     formats: Sequence[str] = FORMAT_NAMES,
     progress: Callable[[str, float], None] = lambda what, share: None,
+    guard: Callable[[str], AbstractContextManager[str]] = lambda what: nullcontext(""),
 ) -> Profiled:
     """Profile the workload's units.
 
@@ -79,6 +81,8 @@ def profile_workload(
         calibration: Batches for input ranges and local errors; the examples are used as well.
         formats: Formats to try; fp32 and each unit's own are always tried.
         progress: Called with what is being profiled and the share that is done.
+        guard: Entered around the pass of each kernel with a name for it; where it gives a reason, the pass
+            is left out and its kernels are refused for that reason.
     """
     run, model = measurer.loaded.run, measurer.model
     examples = [(example.inputs, example.weight) for example in measurer.examples]
@@ -99,7 +103,11 @@ def profile_workload(
         first = all((path, name) not in tried for path in chosen)
         judged = batches[: max(JUDGED_BATCHES if first else 0, len(examples))]
         timed = level is Level.NATIVE
-        found = kernel_pass(run, model, discovery, chosen, ranges, examples, judged, timed=timed)
+        with guard(f"{name} {index}") as reason:
+            if reason:
+                found = {path: KernelFigures(refused=reason) for path in chosen}
+            else:
+                found = kernel_pass(run, model, discovery, chosen, ranges, examples, judged, timed=timed)
         for path, kernel in chosen.items():
             if found[path].refused:
                 refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))
@@ -150,7 +158,9 @@ def _passes(
                 ]
                 for index, kernel in enumerate(kernels):
                     grouped.setdefault((name, possible[name].level, index), {})[module.path] = kernel
-    return [(name, level, chosen) for (name, level, _), chosen in grouped.items()]
+    # Where time runs out, every format has been tried in one implementation before any in two.
+    ordered = sorted(grouped.items(), key=lambda entry: entry[0][2])
+    return [(name, level, chosen) for (name, level, _), chosen in ordered]
 
 
 def _pool_equal_shapes(tried: dict[tuple[str, str], list[_Tried]], modules: Sequence[TunableModule]) -> None:

@@ -18,7 +18,7 @@ class TimingSettings:
 
     Attributes:
         target: Half-width of the 95% interval, relative to the ratio, at which repeating stops.
-        max_seconds: Cap on the time spent, warm-up aside.
+        max_seconds: Cap on the time spent, warm-up aside; and on the warm-up, after one call of each side.
         fewest_pairs: Paired ratios that are taken even where they take longer than `max_seconds`.
         min_pairs: Paired ratios before stopping for a narrow interval is considered.
         max_pairs: Cap on paired ratios.
@@ -63,9 +63,12 @@ def time_pairs(a: Callable[[], object], b: Callable[[], object], settings: Timin
     One pair is one A B B A block: (A + A) ÷ (B + B). Slow drift of the machine cancels within a block. The
     order of the sides alternates between blocks, so that neither always follows the other.
     """
+    started = time.perf_counter()
     for _ in range(settings.warmup):
         a()
         b()
+        if time.perf_counter() - started > settings.max_seconds:
+            break
     calls = _calls_per_sample((a, b), settings.min_sample_seconds)
     blocks: list[tuple[float, float]] = []
     started = time.perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import select
@@ -85,7 +85,10 @@ class PlanStore:
         architecture: str | None = None,
         workload: str | None = None,
         device_name: str | None = None,
+        threads: int | None = None,
         runtime: str | None = None,
+        metric: str | None = None,
+        shapes: Sequence[str] | None = None,
         objective: Objective | None = None,
         max_quality_drop: float | None = None,
         max_bytes: int | None = None,
@@ -101,7 +104,10 @@ class PlanStore:
             architecture: Of the model's structure; a plan fits every model of its architecture.
             workload: Reference of the workload, as its job was given it.
             device_name: Where it was measured.
+            threads: How many threads it was measured with.
             runtime: What executed it.
+            metric: What quality meant: drops of different metrics cannot be compared.
+            shapes: The inputs that were timed, in words.
             objective: `latency` and `throughput` leave only plans that were timed on such inputs.
             max_quality_drop: Largest absolute drop, on the evidence.
             max_bytes: Most bytes held, on the evidence.
@@ -112,6 +118,7 @@ class PlanStore:
             ContextRow.fingerprint: fingerprint,
             ContextRow.architecture: architecture,
             ContextRow.device_name: device_name,
+            ContextRow.threads: threads,
             ContextRow.runtime: runtime,
             ContextRow.purpose: objective if objective in ("latency", "throughput") else None,
             JobRow.workload: workload,
@@ -131,11 +138,16 @@ class PlanStore:
         if objective is not None:
             one_of("objective", objective, Objective)
         order = PlanRow.plan_bytes.asc() if objective == "memory" else PlanRow.speedup.desc()
-        query = query.order_by(order, PlanRow.quality_drop, PlanRow.id.desc()).limit(1)
+        query = query.order_by(order, PlanRow.quality_drop, PlanRow.id.desc())
 
         def body(session: Session) -> StoredPlan | None:
-            row = session.scalar(query)
-            return None if row is None else row.record()
+            for row in session.scalars(query):
+                evidence = json.loads(row.plan)["evidence"]
+                if metric in (None, evidence["quality"]["metric"]) and (
+                    shapes is None or list(shapes) == evidence["shapes"]
+                ):
+                    return row.record()
+            return None
 
         return self._db.read(body)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
@@ -17,6 +17,8 @@ from autoprec.store.prune import prune_runs
 from autoprec.store.records import Run, utc_now
 
 Split = Literal["search", "final"]
+FAILURE_LIFETIME = timedelta(days=1)
+"""A failure may pass (memory was short, another process disturbed): after this it is tried again."""
 
 
 class RunStore:
@@ -106,7 +108,10 @@ class RunStore:
         return self._db.read(body)
 
     def find_run(self, context_key: str, plan_key: str, *, split: Split = "search") -> Run | None:
-        """Return the newest run of a plan in a context from any job, `ok` or `failed`; never a fresh one."""
+        """Return the newest run of a plan in a context from any job; never a fresh one.
+
+        A failed run counts for `FAILURE_LIFETIME`: what failed may have been short of memory.
+        """
 
         def body(session: Session) -> Run | None:
             row = _newest_run(session, context_key, plan_key, split)
@@ -187,6 +192,7 @@ def _newest_run(session: Session, context_key: str, plan_key: str, split: Split)
             RunRow.plan_key == plan_key,
             RunRow.split == one_of("split", split, Split),
             RunRow.fresh.is_(False),
+            or_(RunRow.status == "ok", RunRow.measured_at > utc_now() - FAILURE_LIFETIME),
         )
         .order_by(RunRow.measured_at.desc(), RunRow.id.desc())
         .limit(1)

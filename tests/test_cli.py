@@ -11,12 +11,12 @@ from commands import TINY, command, commands, environment, start, write
 
 import autoprec
 from autoprec.console import _without_password
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.plan import SCHEMA, ModulePlan, Plan, UnitPlan
 from autoprec.store.schema import VERSION_TABLE
 from autoprec.store.store import Store
 from autoprec.terminal import make_console
-from autoprec.workload import load_workload
 
 MISTAKES = (
     TINY

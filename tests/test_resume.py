@@ -177,6 +177,40 @@ def test_a_plan_that_kills_the_process_twice_has_failed_and_the_job_goes_on(tmp_
     assert Plan.load(tmp_path / "plan.json").formats == {"0": "fp32"}
 
 
+def test_a_kernel_that_kills_the_process_while_it_is_profiled_is_left_out_after_two_deaths(tmp_path):
+    kills = """
+    def run(self, model, inputs):
+        if getattr(model[0], "implementation_name", "") == "upcast":
+            super().quality(model)
+        return model(inputs)
+    def quality(self, model):
+        return 1.0
+"""
+    kills = "\nclass Kills(Kills):" + kills
+    write(tmp_path, "mine.py", KILLS.replace('== "bf16":', '== "fp16_weight":') + kills)
+    tune = (
+        "tune", "mine.py:Kills", "--searcher", "random", "--objective", "memory", "--budget", "60",
+        "--formats", "fp32,bf16,fp16_weight", "--out", ".",
+    )  # fmt: skip
+    for more in ([], ["--resume"]):
+        assert command(tmp_path, *tune, *more)[0] == -signal.SIGKILL
+    code, out, err = command(tmp_path, *tune, "--resume")
+    assert (code, err) == (0, ""), out
+    assert len(executed(tmp_path)) == 2
+    (unit,) = Plan.load(tmp_path / "plan.json").units
+    assert unit.format == "bf16" or unit.modules[0].implementation != "upcast"
+
+
+def test_a_job_that_runs_is_not_run_by_a_second_process(tmp_path):
+    write(tmp_path, "mine.py", LOGS)
+    process = start(tmp_path, *TUNE, "--budget", "40")
+    wait(process, lambda: len(executed(tmp_path)) >= 1)
+    code, _, err = command(tmp_path, *TUNE, "--budget", "40", "--resume")
+    assert code == 2 and "is being run by another process; wait until it ends" in err
+    assert jobs(tmp_path)[0].state == "running"
+    kill(process)
+
+
 def test_a_finished_job_is_not_resumed_and_its_runs_are_taken_over(tmp_path):
     write(tmp_path, "mine.py", LOGS)
     tune = ("tune", "mine.py:Logs", "--searcher", "random", "--objective", "memory", "--formats", "fp32,bf16",

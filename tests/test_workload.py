@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from autoprec.errors import WorkloadError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
-from autoprec.workload import FIDELITY, Example, LoadedWorkload, Workload, define_workload, load_workload
+from autoprec.workload import FIDELITY, Example, LoadedWorkload, Workload, define_workload
 
 GOOD = """
 import torch
@@ -318,7 +319,7 @@ class TestTheContract:
 def print_fingerprint(path):
     code = f"""
         from autoprec.fingerprint import measured_fingerprint
-        from autoprec.workload import load_workload
+        from autoprec.finding import load_workload
         loaded = load_workload({f"{path}:Mine"!r})
         model = loaded.build_model()
         print(measured_fingerprint(loaded, model, loaded.examples("latency")))

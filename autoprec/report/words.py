@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autoprec.envs.space import Goal
-from autoprec.plan import Evidence, Interval, Plan
+from autoprec.plan import AS_GIVEN, Evidence, Interval, Plan
 from autoprec.result import TuneResult
 
 UNKNOWN = "–"
@@ -93,6 +93,11 @@ def _none_of(result: TuneResult) -> str:
 
 
 def _nothing(evidence: Evidence, memory: bool) -> str:
+    if evidence.searcher == AS_GIVEN:
+        return (
+            f"Nothing measured within the limits is {'smaller' if memory else 'faster'} than the model as it "
+            "came, so the plan that is kept changes nothing."
+        )
     if memory:
         return (
             f"No plan within the limits holds less than the best lossless one: {size(evidence.plan_bytes)}, "

@@ -220,6 +220,9 @@ def test_find_run_gives_the_newest_that_is_not_fresh(store: Store, context_key: 
     assert store.find_run(other, "p1") is None
     failed = make_run(status="failed", reason="NaN", measured_at=day + timedelta(days=3))
     store.finish_run("j1", context_key, failed)
+    assert store.find_run(context_key, "p1") == new  # a failure long ago may have passed
+    failed = make_run(status="failed", reason="NaN")
+    store.finish_run("j1", context_key, failed)
     assert store.find_run(context_key, "p1") == failed
 
 
@@ -313,6 +316,8 @@ def test_best_plan_is_the_best_that_meets_every_filter(store: Store, context_key
     assert best(architecture="a2", fingerprint="f1") is None
     assert best(architecture="a1", workload="minilm", device_name="cpu-1", runtime="eager") == "fast"
     assert best(device_name="gpu", runtime="compile", workload="mnist") == "served"
+    assert best(threads=2, metric="accuracy", shapes=["int64 1x16"]) == "served"
+    assert best(threads=3) is best(metric="cosine") is best(shapes=[]) is None
     assert best(role="best") is None
     store.save_plan("j1", context_key, "best", make_plan("chosen", speedup=2.0))
     found = store.best_plan(role="best")

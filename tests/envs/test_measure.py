@@ -11,10 +11,11 @@ from autoprec.envs.plans import as_given, make_plan
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
 from autoprec.errors import CandidateError, WorkloadError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.kernels.registry import held_bytes
 from autoprec.runtimes.eager import EagerRuntime
-from autoprec.workload import Example, Workload, load_workload
+from autoprec.workload import Example, Workload
 
 QUICK = TimingSettings(max_seconds=0.02, min_pairs=3, max_pairs=3, min_sample_seconds=0.0, warmup=1)
 

@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,11 @@ from autoprec.envs.space import FEATURES, FORMAT_NAMES, Goal
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
 from autoprec.errors import PlanError, SettingError, WorkloadError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.kernels.registry import held_bytes
 from autoprec.runtimes.eager import EagerRuntime
-from autoprec.workload import Example, Workload, load_workload
+from autoprec.workload import Example, Workload
 
 QUICK = TimingSettings(max_seconds=0.02, min_pairs=3, max_pairs=3, min_sample_seconds=0.0, warmup=1)
 FORMATS = (
@@ -276,3 +279,20 @@ def test_assignments_and_plans_say_the_same(setup):
     assert {m.implementation for unit in unchanged.units for m in unit.modules} == {"aten"}
     with pytest.raises(PlanError, match="unknown format 'fp3'"):
         assignment_of(["fp3"])
+
+
+def test_a_kernel_that_the_guard_leaves_out_is_refused_with_its_reason(setup):
+    entered = []
+
+    @contextmanager
+    def guard(what):
+        entered.append(what)
+        yield "no time" if what.startswith("bf16") else ""
+
+    profile = profile_workload(
+        setup.measurer, setup.discovery, "memory", formats=("bf16", "fp16_weight"), guard=guard
+    ).profile
+    assert len(set(entered)) == len(entered) > 2
+    linear = 1
+    assert profile.reasons[linear][K["bf16"]] == "no time" and not profile.implementations[linear][K["bf16"]]
+    assert profile.implementations[linear][K["fp16_weight"]]

@@ -6,8 +6,9 @@ from torch.nn.utils import parametrizations, prune, weight_norm
 
 from autoprec.envs.units import discover
 from autoprec.errors import SettingError, WorkloadError
+from autoprec.finding import load_workload
 from autoprec.kernels.registry import Operation
-from autoprec.workload import define_workload, load_workload
+from autoprec.workload import define_workload
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from autoprec.errors import WorkloadError
+from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint
-from autoprec.workload import load_workload
 from autoprec.workloads import text
 from autoprec.workloads.packages import package_file
 

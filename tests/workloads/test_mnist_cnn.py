@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+from autoprec.finding import load_workload
 from autoprec.fingerprint import measured_fingerprint
-from autoprec.workload import FIDELITY, load_workload
+from autoprec.workload import FIDELITY
 from autoprec.workloads.mnist_cnn import digits
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from autoprec.finding import load_workload
 from autoprec.fingerprint import measured_fingerprint
-from autoprec.workload import load_workload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
