@@ -14,7 +14,7 @@ from autoprec.errors import PlanError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
-from autoprec.plan import Plan
+from autoprec.plan import EAGER, Plan
 from autoprec.prepare import measured_device
 from autoprec.progress import Progress
 from autoprec.report import write_report
@@ -31,6 +31,7 @@ def tune(
     max_quality_drop: str | float | None = None,
     max_memory: str | int | None = None,
     budget: str | int | None = None,
+    runtime: str = EAGER,
     searcher: str = "portfolio",
     formats: str | Sequence[str] | None = None,
     seed: int = 0,
@@ -49,6 +50,7 @@ def tune(
         max_quality_drop: Absolute (0.005) or relative (`"1%"`); `None` for the whole Pareto front.
         max_memory: Limit on bytes held by weights: bytes, `"80MB"` or `"40%"`.
         budget: Measured runs (200) or wall time (`"20m"`); by default what suits the model's size.
+        runtime: What executes the model: `eager`, `onnxruntime`, `openvino`, or `all` to compare them.
         searcher: Who proposes plans.
         formats: Formats to choose from; by default all that run natively here.
         seed: Seed of the searchers.
@@ -69,6 +71,7 @@ def tune(
         max_quality_drop=max_quality_drop,
         max_memory=max_memory,
         budget=budget,
+        runtime=runtime,
         searcher=searcher,
         formats=formats,
         seed=seed,
@@ -76,9 +79,9 @@ def tune(
         exclude=exclude,
     )
     with Store.open(store) as opened:
-        if out is not None:
-            _make_directory(out)  # a place that cannot be written to must not come out after the search
-        job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=loaded)
+        # A place that cannot be written to must not come out after the search.
+        folder = None if out is None else _make_directory(out)
+        job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=loaded, out=folder)
         result = job.run()
     if out is not None:
         save_result(result, out)

@@ -16,7 +16,7 @@ from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
-from autoprec.plan import ModulePlan, Plan, UnitPlan
+from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
 
 _CLASSES: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv2d": nn.Conv2d, "embedding": nn.Embedding}
 
@@ -53,6 +53,11 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
         ConversionError: A kernel that the plan names does not run on this machine.
     """
     check_fits(model, plan)
+    if plan.runtime != EAGER:
+        raise PlanError(
+            f"the plan is for {plan.runtime}, which runs the model file that was written beside the plan; "
+            "apply_plan changes PyTorch models"
+        )
     notes = _unproven(model, plan)
     for note in notes:
         warnings.warn(note, stacklevel=2)

@@ -46,6 +46,7 @@ def check_plan(plan: Plan, workload: Any) -> CheckResult:
     check_fits(prepared.measurer.model, plan)
     measurer = prepared.measurer
     try:
+        prepared.use_runtime(plan.runtime)
         measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
     except CandidateError as error:
         return CheckResult(

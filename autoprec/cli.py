@@ -31,6 +31,9 @@ def tune(
     budget: Annotated[
         str | None, typer.Option(help="Measured runs (200) or wall time (90s, 20m). Default: by model size.")
     ] = None,
+    runtime: Annotated[
+        str, typer.Option(help="What executes the model: eager, onnxruntime, openvino, or all to compare.")
+    ] = "eager",
     searcher: Annotated[
         str,
         typer.Option(help="portfolio, rl, ilp, greedy, hillclimb, tpe, nsga2 or random."),
@@ -67,6 +70,7 @@ def tune(
             max_quality_drop=max_quality_drop,
             max_memory=max_memory,
             budget=budget,
+            runtime=runtime,
             searcher=searcher,
             formats=formats,
             seed=seed,

@@ -22,7 +22,7 @@ from autoprec.api import check, tune
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
-from autoprec.result import TuneResult
+from autoprec.result import TuneResult, runtime_rows
 from autoprec.terminal import make_console
 
 INTERRUPTED = 130
@@ -45,6 +45,8 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         return INTERRUPTED
     show_result(console, result)
     kept = "" if result.best is not None else " (the best lossless one: no plan meets the goal)"
+    for file in result.artefacts:
+        console.print(f"Model:  {file}", soft_wrap=True)
     console.print(
         f"Plan:   {out / 'plan.json'}{kept}\nReport: {out / 'report.html'}\n"
         f"Store:  {result.store} (job {result.job_id})",
@@ -95,11 +97,14 @@ def show_result(console: Console, result: TuneResult) -> None:
         if plan is not None and plan.evidence is not None:
             table.add_row(name, *_evidence_row(plan.evidence))
     console.print(table)
+    if len(result.runtimes) > 1:
+        console.print(_runtime_table(result))
     if result.best is not None:
         counts = dict.fromkeys(FORMAT_NAMES, 0)
         for unit in result.best.units:
             counts[unit.format] += 1
-        console.print("Best plan: " + ", ".join(f"{n} units {name}" for name, n in counts.items() if n))
+        formats = ", ".join(f"{n} units {name}" for name, n in counts.items() if n)
+        console.print(f"Best plan: {formats}, run by {result.best.runtime}")
         for name, (before, after) in _reported(result.best).items():
             console.print(f"  {name}: {before:.4g} as it came, {after:.4g} under the plan")
     if result.failures:
@@ -110,11 +115,20 @@ def show_result(console: Console, result: TuneResult) -> None:
         console.print(f"Note: {note}", soft_wrap=True)
     spent = result.spending
     console.print(
-        f"{len(result.trials)} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, "
+        f"{result.tried} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, "
         f"profile {spent.profile:.0f} s, measuring {spent.measuring:.0f} s, thinking {spent.thinking:.0f} s, "
         f"winners again {spent.fresh:.0f} s",
         soft_wrap=True,
     )
+
+
+def _runtime_table(result: TuneResult) -> Table:
+    """Return the best plan of each runtime beside its own lossless plan."""
+    table = Table("runtime", "lossless", "best", "over lossless", "drop", "runs", "", title_justify="left",
+                  title="Runtimes, each against the model as it came")  # fmt: skip
+    for row in runtime_rows(result):
+        table.add_row(*row)
+    return table
 
 
 class LiveProgress(Progress):

@@ -39,6 +39,10 @@ class CandidateError(AutoPrecError):
     """
 
 
+class RuntimeRefusedError(CandidateError):
+    """A runtime cannot run this model at all, or is not installed; says why. Others may."""
+
+
 class ConversionError(CandidateError):
     """A kernel cannot take this module: its shape, dtype or settings are refused."""
 

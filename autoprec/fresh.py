@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from autoprec.agents.searcher import Problem
 from autoprec.agents.warm_start import cheapest_plan, lossless_plan
 from autoprec.envs.measure import FRESH_TIMING
-from autoprec.envs.plans import as_given, plan_of
+from autoprec.envs.plans import as_given
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Assignment, Goal, Trial, non_dominated, pareto_front
 from autoprec.errors import CandidateError
 from autoprec.execute import RunRequest
 from autoprec.plan import AS_GIVEN, Evidence, Interval, Plan, Quality
 from autoprec.prepare import Prepared
-from autoprec.store.records import Run
+from autoprec.store.records import Context, Run
 
 WANTED = 3
 """Plans that hold the goal when measured fresh, before the best of them is called best."""
@@ -57,6 +57,7 @@ class FreshMeasuring:
 
     Args:
         prepared: The workload.
+        context: What the figures hold for.
         profiled: Its profile.
         problem: The space, the profile and the goal of the search.
         max_quality_drop: The limit the user gave, absolute, or `None`.
@@ -70,6 +71,7 @@ class FreshMeasuring:
     def __init__(
         self,
         prepared: Prepared,
+        context: Context,
         profiled: Profiled,
         problem: Problem,
         max_quality_drop: float | None,
@@ -79,13 +81,14 @@ class FreshMeasuring:
         seconds_left: Callable[[], float],
     ) -> None:
         self.prepared = prepared
+        self.context = context
         self.profiled = profiled
         self.problem = problem
         self.goal = problem.goal
         self._limit = max_quality_drop
         self._measure = measure
         self._runs = measured_runs
-        self._as_given = as_given(prepared.discovery, prepared.context.architecture)
+        self._as_given = as_given(prepared.discovery, context.architecture)
         self._reference: Plan | None = None
         self._known = known
         self._seconds_left = seconds_left
@@ -200,13 +203,7 @@ class FreshMeasuring:
         )
 
     def _plan(self, assignment: Assignment) -> Plan:
-        return plan_of(
-            self.prepared.discovery,
-            self.prepared.context.architecture,
-            self.profiled.profile,
-            assignment,
-            self.profiled.ranges,
-        )
+        return self.profiled.plan(self.prepared.discovery, self.context.architecture, assignment)
 
     def _measured(self, plan: Plan, searcher: str) -> Plan | None:
         """Return the plan with its fresh evidence; `None` where it fails. Each plan is measured once."""
@@ -230,7 +227,7 @@ class FreshMeasuring:
 
     def _evidence_of(self, run: Run) -> Evidence:
         prepared, measurer = self.prepared, self.prepared.measurer
-        context = prepared.context
+        context = self.context
         baseline_quality = measurer.baseline_quality(self._split)
         speedup = _interval(run.speedup, run.speedup_low, run.speedup_high)
         over = _interval(run.over_lossless, run.over_lossless_low, run.over_lossless_high)

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
+import shutil
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
-from autoprec.agents.evaluate import run_search
-from autoprec.agents.searcher import Problem, make_searcher
-from autoprec.agents.warm_start import initial_plans
-from autoprec.envs.landscape import Landscape
-from autoprec.envs.measure import SEARCH_TIMING
-from autoprec.envs.plans import assignment_of, plan_of
-from autoprec.envs.profile import Profiled, profile_workload
-from autoprec.envs.search_space import search_space
-from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial, best_trial
-from autoprec.errors import SettingError, StoreError
-from autoprec.execute import RunRequest, execute, failed_run
-from autoprec.fresh import FreshMeasuring
+from autoprec.agents.warm_start import cheapest_plan, lossless_plan
+from autoprec.envs.space import Goal, Trial, best_trial
+from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
+from autoprec.fresh import Verdict, plan_cost
 from autoprec.lock import JobRunningError, job_lock
+from autoprec.plan import EAGER, Plan
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
-from autoprec.result import Spending, TuneResult
+from autoprec.result import RuntimeOutcome, Spending, TuneResult
+from autoprec.runtime_search import JobParts, RuntimeSearch
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
-from autoprec.store.records import Job, Run
+from autoprec.store.records import Job
 from autoprec.store.store import Store
 
-BATCH = 4
-"""Plans measured between two rounds of thinking."""
 FRESH_SHARE = 0.2
 """Share of a budget in time that is kept for measuring the winners again."""
-PROFILE_SHARE = 0.5
-"""Share of a budget in time after which no further kernel is profiled."""
-MAX_ATTEMPTS = 2
-"""A plan whose run was begun this often and never ended took the process down: it counts as failed."""
+HOPELESS = 0.98
+"""A runtime is searched only where its cheapest plan costs at most this share of another's lossless one."""
 
 
 class TuningJob:
@@ -50,6 +39,7 @@ class TuningJob:
         progress: Hears what happens.
         resume: Go on with the newest unfinished job of the same settings; start anew where there is none.
         workload: The workload, where it is loaded already; `settings.workload` then only names it.
+        out: Directory that takes the files of the best plan's runtime; it exists.
     """
 
     def __init__(
@@ -60,7 +50,9 @@ class TuningJob:
         *,
         resume: bool = False,
         workload: Any = None,
+        out: Path | None = None,
     ) -> None:
+        self.out = out
         self.settings = settings
         self.store = store
         self.progress = progress
@@ -78,7 +70,7 @@ class TuningJob:
             )
             store.create_job(found)
         self.job = found
-        self._measuring = 0.0
+        self._trials: list[Trial] = []
 
     @property
     def elapsed(self) -> float:
@@ -134,45 +126,56 @@ class TuningJob:
 
         started = time.perf_counter()
         self._phase("profiling")
-        profiled = self._profile(goal, budget)
-        space = search_space(self.prepared.discovery, profiled.profile, goal, self.settings.formats)
-        problem = Problem(space, profiled.profile, goal)
+        parts = JobParts(
+            job_id=self.job.id,
+            settings=self.settings,
+            store=self.store,
+            prepared=self.prepared,
+            goal=goal,
+            seconds=budget.seconds,
+            elapsed=lambda: self.elapsed,
+            heard=lambda trial: self._heard(trial, goal, budget),
+            phase=self._phase,
+            note=self.progress.note,
+        )
+        searches, refused = self._searches(parts)
         profiling = time.perf_counter() - started
 
         started = time.perf_counter()
         self._phase("searching")
-        trials = self._search(problem, profiled, budget)
+        self._tell(goal, budget)
+        kept = self._scout(searches, goal, budget)
+        self._search(kept, budget)
         searching = time.perf_counter() - started
 
         started = time.perf_counter()
         self._phase("measuring winners")
-        fresh = FreshMeasuring(
-            self.prepared,
-            profiled,
-            problem,
-            limit,
-            self._run_kept,
-            sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id)),
-            self._known_fresh_runs(),
-            lambda: math.inf if budget.seconds is None else budget.seconds - self.elapsed,
-        )
-        verdict = fresh.decide(trials, lambda what, share: self._phase("measuring winners", what, share))
+        measured = sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id))
+        verdicts = {
+            search.name: search.decide(limit, measured, self._time_left(budget, len(searches) - index))
+            for index, search in enumerate(searches)
+        }
+        winner = min(searches, key=lambda search: _rank(verdicts[search.name], goal))
+        verdict = verdicts[winner.name]
+        for search in searches:
+            self._save_plans(search, verdicts[search.name])
         runs = self.store.job_runs(self.job.id)
-        if verdict.best is not None:
-            self.store.save_plan(self.job.id, self.context_key, "best", verdict.best)
-        self.store.save_plan(self.job.id, self.context_key, "lossless", verdict.lossless)
-        for plan in verdict.front:
-            self.store.save_plan(self.job.id, self.context_key, "front", plan)
+        artefacts = self._write_artefacts(verdict.best or verdict.lossless)
+        notes = [
+            note if len(searches) == 1 else f"{name}: {note}"
+            for name, found in verdicts.items()
+            for note in found.notes
+        ]
         return TuneResult(
             best=verdict.best,
             lossless=verdict.lossless,
             front=verdict.front,
             bound=verdict.bound,
-            notes=(*self._notes(goal), *verdict.notes),
+            notes=(*self._notes(goal), *notes),
             goal=goal,
-            space=space,
-            profile=profiled.profile,
-            trials=tuple(trials),
+            space=winner.problem.space,
+            profile=winner.profiled.profile,
+            trials=tuple(winner.trials),
             failures=tuple((run.formats, run.reason or "") for run in runs if run.status == "failed"),
             left=dict(self.prepared.discovery.left),
             workload=self.prepared.loaded.reference,
@@ -184,11 +187,82 @@ class TuningJob:
             spending=Spending(
                 setup=setup,
                 profile=profiling,
-                measuring=self._measuring,
-                thinking=max(0.0, searching - self._measuring),
+                measuring=parts.measuring,
+                thinking=max(0.0, searching - parts.measuring),
                 fresh=time.perf_counter() - started,
             ),
+            runtimes=(
+                *(_outcome(search, verdicts[search.name], search in kept) for search in searches),
+                *(RuntimeOutcome(name, None, None, 0, reason) for name, reason in refused.items()),
+            ),
+            artefacts=artefacts,
         )
+
+    def _searches(self, parts: JobParts) -> tuple[list[RuntimeSearch], dict[str, str]]:
+        """Return a search for each runtime asked for, profiled, and why others are left out."""
+        searches: list[RuntimeSearch] = []
+        refused: dict[str, str] = {}
+        for name in self.settings.runtimes:
+            try:
+                searches.append(RuntimeSearch(parts, name))
+            except (RuntimeRefusedError, SettingError) as error:
+                if isinstance(error, SettingError) and len(self.settings.runtimes) == 1:
+                    raise
+                refused[name] = str(error)
+                self.progress.note(f"{name} is left out: {error}")
+        if not searches:
+            name, reason = next(iter(refused.items()))
+            raise SettingError(f"runtime {name} cannot run this workload: {reason}")
+        return searches, refused
+
+    def _scout(self, searches: list[RuntimeSearch], goal: Goal, budget: Budget) -> list[RuntimeSearch]:
+        """Measure what each runtime offers and return those that may win."""
+        if len(searches) == 1:
+            return searches
+        for search in searches:
+            search.scout()
+        lossless = {s.name: s.cost_of(lossless_plan(s.problem)) for s in searches}
+        return [
+            s
+            for s in searches
+            if s.cost_of(cheapest_plan(s.problem))
+            < HOPELESS * min(cost for name, cost in lossless.items() if name != s.name)
+            or lossless[s.name] <= min(lossless.values())
+        ]
+
+    def _search(self, searches: list[RuntimeSearch], budget: Budget) -> None:
+        """Share what is left of the budget among the runtimes."""
+        deadline = None if budget.seconds is None else budget.seconds * (1 - FRESH_SHARE)
+        for index, search in enumerate(searches):
+            left = len(searches) - index
+            until = None if deadline is None else self.elapsed + (deadline - self.elapsed) / left
+            runs = (
+                None
+                if budget.runs is None
+                else len(search.trials) + max(0, budget.runs - len(self._trials)) // left
+            )
+            search.search(runs, lambda until=until: until is not None and self.elapsed > until)  # type: ignore[misc]
+
+    def _time_left(self, budget: Budget, shares: int) -> Callable[[], float]:
+        """Return what tells the seconds that are left of one share of the time that is left now."""
+        if budget.seconds is None:
+            return lambda: math.inf
+        until = self.elapsed + (budget.seconds - self.elapsed) / shares
+        return lambda: until - self.elapsed
+
+    def _save_plans(self, search: RuntimeSearch, verdict: Verdict) -> None:
+        if verdict.best is not None:
+            self.store.save_plan(self.job.id, search.context_key, "best", verdict.best)
+        self.store.save_plan(self.job.id, search.context_key, "lossless", verdict.lossless)
+        for plan in verdict.front:
+            self.store.save_plan(self.job.id, search.context_key, "front", plan)
+
+    def _write_artefacts(self, plan: Plan) -> tuple[Path, ...]:
+        """Write the files that run the plan without this package into the directory for results."""
+        if self.out is None or plan.runtime == EAGER:
+            return ()
+        with self.prepared.measurer.executable(plan) as executable:
+            return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())
 
     def _goal(self) -> tuple[Goal, float | None]:
         """Return the goal, and the limit on quality drop that the user gave."""
@@ -216,155 +290,34 @@ class TuningJob:
             notes.append("the workload gives no calibration batches: static formats used the example inputs")
         return notes
 
-    def _profile(self, goal: Goal, budget: Budget) -> Profiled:
-        """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
-        discovery = self.prepared.discovery
-        units = [[unit.name, [module.path for module in unit.modules]] for unit in discovery.units]
-        memory = goal.objective == "memory"
-        key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
-        stored = self.store.load_profile(self.context_key, key)
-        if stored is not None:
-            ranges = {path: (float(low), float(high)) for path, (low, high) in stored["ranges"].items()}
-            return Profiled(Landscape.from_data(stored["landscape"], "stored profile").profile, ranges)
-        deadline = math.inf if budget.seconds is None else PROFILE_SHARE * budget.seconds
-        late: list[str] = []
-
-        @contextmanager
-        def guard(what: str) -> Iterator[str]:
-            if self.elapsed > deadline:
-                late.append(what)
-                yield "the time budget ended before it was profiled"
-                return
-            place = (self.job.id, self.context_key, f"profile {what}")
-            attempts = self.store.begin_run(*place, fresh=False)
-            if attempts >= MAX_ATTEMPTS:
-                yield f"the process died {attempts} times while it was profiled"
-                return
-            try:
-                yield ""
-            finally:
-                self.store.abandon_run(*place, fresh=False)
-
-        profiled = profile_workload(
-            self.prepared.measurer,
-            discovery,
-            goal.objective,
-            self.prepared.calibration,
-            progress=lambda what, share: self._phase("profiling", what, share),
-            guard=guard,
-        )
-        if late:
-            self.progress.note(
-                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
-                "they are left out; give a longer budget"
-            )
-            return profiled
-        space = search_space(discovery, profiled.profile, goal, None)
-        landscape = Landscape(
-            self.prepared.loaded.reference, space, profiled.profile, (), False, goal.max_quality_drop
-        )
-        payload = {"landscape": landscape.to_data(), "ranges": profiled.ranges}
-        self.store.save_profile(self.context_key, key, payload)
-        return profiled
-
-    def _search(self, problem: Problem, profiled: Profiled, budget: Budget) -> list[Trial]:
-        already = self._stored_trials(problem)
-        searcher = make_searcher(self.settings.searcher, problem, self.settings.seed)
-        deadline = None if budget.seconds is None else budget.seconds * (1 - FRESH_SHARE)
-        done = list(already)
-        self._tell(problem.goal, done, budget)
-
-        def evaluate(assignment: Assignment, proposer: str) -> Trial:
-            trial = self._evaluate(problem, profiled, assignment, proposer)
-            done.append(trial)
-            self.store.update_job(self.job.id, elapsed_seconds=self.elapsed)
-            self._tell(problem.goal, done, budget)
-            return trial
-
-        try:
-            return run_search(
-                searcher,
-                evaluate,
-                budget.runs,
-                initial=initial_plans(problem),
-                already=already,
-                batch=BATCH,
-                should_stop=lambda: deadline is not None and self.elapsed > deadline,
-            )
-        finally:
-            searcher.close()
-
-    def _evaluate(self, problem: Problem, profiled: Profiled, assignment: Assignment, proposer: str) -> Trial:
-        plan = plan_of(
-            self.prepared.discovery,
-            self.prepared.context.architecture,
-            profiled.profile,
-            assignment,
-            profiled.ranges,
-        )
-        cached = self.store.attach_run(self.job.id, self.context_key, plan.key, searcher=proposer)
-        if cached is not None:
-            return _trial(cached, assignment)
-        started = time.perf_counter()
-        run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING))
-        self._measuring += time.perf_counter() - started
-        return _trial(run, assignment)
-
-    def _run_kept(self, request: RunRequest) -> Run:
-        """Execute a plan and keep the run. One that took the process down before counts as failed."""
-        place = (self.job.id, self.context_key, request.plan.key)
-        attempts = self.store.begin_run(*place, fresh=request.fresh)
-        try:
-            if attempts >= MAX_ATTEMPTS:
-                reason = f"the process died {attempts} times while this plan ran"
-                run = failed_run(request, reason, 0.0)
-            else:
-                run = execute(self.prepared.measurer, request)
-        except BaseException:
-            self.store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
-            raise
-        self.store.finish_run(self.job.id, self.context_key, run)
-        return run
-
-    def _stored_trials(self, problem: Problem) -> list[Trial]:
-        """Return the trials that this job finished before it was resumed, in order."""
-        trials = []
-        for run in self.store.job_runs(self.job.id):
-            if not run.fresh:
-                assignment = assignment_of(run.formats)
-                if problem.space.feasible(assignment):
-                    trials.append(_trial(run, assignment))
-        return trials
-
-    def _known_fresh_runs(self) -> dict[str, Run]:
-        return {run.plan_key: run for run in self.store.job_runs(self.job.id) if run.fresh}
-
     def _phase(self, name: str, detail: str = "", share: float | None = None) -> None:
         if share is None:
             self.store.update_job(self.job.id, phase=name, elapsed_seconds=self.elapsed)
         self.progress.phase(name, detail, share)
 
-    def _tell(self, goal: Goal, trials: list[Trial], budget: Budget) -> None:
+    def _heard(self, trial: Trial, goal: Goal, budget: Budget) -> None:
+        self._trials.append(trial)
+        self.store.update_job(self.job.id, elapsed_seconds=self.elapsed)
+        self._tell(goal, budget)
+
+    def _tell(self, goal: Goal, budget: Budget) -> None:
         self.progress.standing(
             Standing(
-                runs=len(trials),
+                runs=len(self._trials),
                 max_runs=budget.runs,
                 seconds=self.elapsed,
                 max_seconds=budget.seconds,
-                best=best_trial(trials, goal),
-                last=trials[-1] if trials else None,
+                best=best_trial(self._trials, goal),
+                last=self._trials[-1] if self._trials else None,
             )
         )
 
 
-def _trial(run: Run, assignment: Assignment) -> Trial:
-    nan = float("nan")
-    failed = run.status == "failed" or run.speedup is None
-    return Trial(
-        assignment=assignment,
-        ok=not failed,
-        time=nan if run.speedup is None else 1.0 / run.speedup,
-        bytes=nan if run.held_bytes is None else float(run.held_bytes),
-        drop=nan if run.quality_drop is None else run.quality_drop,
-        searcher=run.searcher,
-    )
+def _rank(verdict: Verdict, goal: Goal) -> tuple[bool, float]:
+    """Order verdicts: those that meet the goal first, then by cost."""
+    return verdict.best is None, plan_cost(verdict.best or verdict.lossless, goal)
+
+
+def _outcome(search: RuntimeSearch, verdict: Verdict, searched: bool) -> RuntimeOutcome:
+    reason = "" if searched else "without any limit on quality it is no faster than another without loss"
+    return RuntimeOutcome(search.name, verdict.best, verdict.lossless, len(search.trials), reason)

@@ -19,6 +19,8 @@ from autoprec.errors import PlanError
 from autoprec.files import write_in_one_step
 
 SCHEMA = "autoprec.plan/1"
+EAGER = "eager"
+"""The runtime that is PyTorch itself."""
 AS_GIVEN = "as given"
 """Named as the searcher of the plan that changes nothing."""
 MAX_PLAN_BYTES = 64 * 2**20
@@ -158,6 +160,7 @@ class Plan(_Model):
     Attributes:
         schema_version: Always `autoprec.plan/1`; written as `schema`.
         architecture: Fingerprint of the model structure that the plan fits.
+        runtime: What executes the model; formats and figures hold for it.
         units: Every unit, the untouched ones too.
         left: Modules with weights that no unit covers, path to the reason. They run as they came.
         evidence: What was measured, if anything was.
@@ -165,6 +168,7 @@ class Plan(_Model):
 
     schema_version: Literal["autoprec.plan/1"] = Field(default="autoprec.plan/1", alias="schema")
     architecture: Name
+    runtime: Name = EAGER
     units: Annotated[tuple[UnitPlan, ...], Field(min_length=1)]
     left: dict[str, str] = {}
     evidence: Evidence | None = None
@@ -188,7 +192,8 @@ class Plan(_Model):
             for unit in self.units
             for module in unit.modules
         )
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+        text = json.dumps(rows if self.runtime == EAGER else [self.runtime, rows])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def to_json(self) -> str:
         """Return the plan as indented JSON, with a newline at the end."""

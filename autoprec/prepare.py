@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -17,9 +17,13 @@ from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability, device_name
 from autoprec.plan import Device
+from autoprec.runtimes.available import GraphRuntimes
 from autoprec.runtimes.eager import EagerRuntime
 from autoprec.store.records import Context
 from autoprec.workload import LoadedWorkload, describe_inputs
+
+if TYPE_CHECKING:
+    from autoprec.runtimes.graph_runtime import GraphRuntime
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Prepared:
         context: What its figures hold for.
         weights: Fingerprint of its weights.
         calibration: Its calibration batches, or an empty list.
+        graphs: Makes the runtimes that work on an exported graph.
     """
 
     loaded: LoadedWorkload
@@ -41,6 +46,28 @@ class Prepared:
     context: Context
     weights: str
     calibration: list[Any]
+    graphs: GraphRuntimes
+
+    def use_runtime(self, name: str) -> None:
+        """Let the measurer execute plans of a runtime.
+
+        Raises:
+            RuntimeRefusedError: It is not installed.
+        """
+        if name not in self.measurer.runtimes:
+            self.measurer.runtimes[name] = self.graphs.get(name)
+
+    def context_for(self, runtime: str) -> Context:
+        """Return what figures of a runtime in use hold for."""
+        device = self.context.device
+        versions = device.versions | self.measurer.runtimes[runtime].versions
+        changed = device.model_copy(update={"runtime": runtime, "versions": versions})
+        return self.context.model_copy(update={"device": changed})
+
+    def graph_runtime(self, name: str) -> GraphRuntime:
+        """Return a graph runtime in use."""
+        found = self.measurer.runtimes[name]
+        return cast("GraphRuntime", found)
 
 
 def prepare(
@@ -87,7 +114,9 @@ def prepare(
         device=measured_device(),
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
-    return Prepared(loaded, measurer, discovery, context, weights, calibration)
+    modules = [(module.path, module.operation) for unit in discovery.units for module in unit.modules]
+    graphs = GraphRuntimes(model, modules, measurer.exercise)
+    return Prepared(loaded, measurer, discovery, context, weights, calibration, graphs)
 
 
 def measured_device() -> Device:

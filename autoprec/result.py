@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from autoprec.envs.plans import assignment_of
 from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
-from autoprec.plan import Plan
+from autoprec.plan import Interval, Plan
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,25 @@ class Spending:
         """Share of the time that was not measuring, profiling aside."""
         total = self.measuring + self.thinking + self.fresh
         return self.thinking / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class RuntimeOutcome:
+    """What one runtime came to.
+
+    Attributes:
+        name: The runtime.
+        best: Its best plan for the goal, or `None`.
+        lossless: Its best lossless plan; `None` where it was left out.
+        trials: How many plans were measured in it.
+        reason: Why it was left out, or not searched to the end; empty otherwise.
+    """
+
+    name: str
+    best: Plan | None
+    lossless: Plan | None
+    trials: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,8 @@ class TuneResult:
         store: Where the store is.
         cached: How many runs were answered from the store.
         spending: Where the time went.
+        runtimes: What each runtime came to. Space, profile and trials are those of the best plan's runtime.
+        artefacts: Files that run the best plan without this package.
     """
 
     best: Plan | None
@@ -70,9 +92,43 @@ class TuneResult:
     store: str
     cached: int
     spending: Spending
+    runtimes: tuple[RuntimeOutcome, ...] = ()
+    artefacts: tuple[Path, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """How many plans were measured in the search, in all runtimes."""
+        return sum(outcome.trials for outcome in self.runtimes) or len(self.trials)
 
     @property
     def compared(self) -> bool:
         """Whether lower precision was measured at all, where the space has any."""
         same = (self.space.baseline, assignment_of(tuple(self.lossless.formats.values())))
         return self.space.size <= 1 or any(trial.assignment not in same for trial in self.trials)
+
+
+def runtime_rows(result: TuneResult) -> list[tuple[str, ...]]:
+    """Return a row for each runtime: name, speedup of its lossless and of its best plan, what precision
+    adds to the lossless one, the drop, the plans measured, and why it was left out.
+    """
+    rows = []
+    for outcome in result.runtimes:
+        best = outcome.best.evidence if outcome.best is not None else None
+        lossless = outcome.lossless.evidence if outcome.lossless is not None else None
+        over = best.speedup_over_lossless if best is not None else None
+        rows.append(
+            (
+                outcome.name,
+                _shown(lossless.speedup) if lossless is not None else "–",
+                _shown(best.speedup) if best is not None else "–",
+                _shown(over) if over is not None else "–",
+                f"{best.quality.drop:.4g}" if best is not None else "–",
+                str(outcome.trials),
+                outcome.reason,
+            )
+        )
+    return rows
+
+
+def _shown(interval: Interval) -> str:
+    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"

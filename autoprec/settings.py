@@ -15,7 +15,10 @@ from autoprec.agents.searcher import SEARCHERS
 from autoprec.envs.space import OBJECTIVES, Objective
 from autoprec.errors import SettingError
 from autoprec.kernels.formats import parse_formats
+from autoprec.plan import EAGER
+from autoprec.runtimes.available import RUNTIMES
 
+ALL_RUNTIMES = "all"
 DEFAULT_RELATIVE_DROP = 0.01
 """Without a limit, the plan called best is the fastest whose quality drop is within this share."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -62,6 +65,7 @@ class TuneSettings(BaseModel):
         max_quality_drop: `0.005`, `1%` of the baseline's quality, or `None` for the whole front.
         max_memory: Limit on bytes held by weights: `80MB`, `0.5GiB`, or `40%` of the baseline's.
         budget: `200`, `20m`, or `None` for the default.
+        runtime: A name of `autoprec.runtimes.available.RUNTIMES`, or `all`.
         searcher: A name of `autoprec.agents.searcher.SEARCHERS`.
         formats: Formats to choose from, or `None` for all that are native.
         seed: Seed of the searchers.
@@ -74,6 +78,7 @@ class TuneSettings(BaseModel):
     max_quality_drop: str | None = None
     max_memory: str | None = None
     budget: str | None = None
+    runtime: str = EAGER
     searcher: str = "portfolio"
     formats: tuple[str, ...] | None = None
     seed: int = 0
@@ -92,6 +97,11 @@ class TuneSettings(BaseModel):
         objective = given.get("objective", "latency")
         if objective not in OBJECTIVES:
             raise SettingError(f"unknown objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+        runtime = given.get("runtime", EAGER)
+        if runtime not in (*RUNTIMES, ALL_RUNTIMES):
+            raise SettingError(
+                f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}, or {ALL_RUNTIMES}"
+            )
         searcher = given.get("searcher", "portfolio")
         if searcher not in SEARCHERS:
             raise SettingError(f"unknown searcher {searcher!r}; use one of {', '.join(SEARCHERS)}")
@@ -111,6 +121,11 @@ class TuneSettings(BaseModel):
         if settings.budget is not None:
             Budget.parse(settings.budget)
         return settings
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """The runtimes to measure in."""
+        return RUNTIMES if self.runtime == ALL_RUNTIMES else (self.runtime,)
 
     def quality_limit(self, baseline_quality: float) -> float | None:
         """Return the absolute limit on quality drop, or `None` for the whole front.

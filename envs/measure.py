@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
-from autoprec.errors import CandidateError, WorkloadError, one_line
+from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
@@ -56,6 +56,7 @@ class Measurer:
     Attributes:
         loaded: The workload.
         model: The pristine model; never changed.
+        runtimes: What executes plans, by name; the one given, and those added later.
         examples: The inputs that are timed.
     """
 
@@ -70,7 +71,7 @@ class Measurer:
         self.loaded = loaded
         self.model = model
         self.examples = tuple(examples)
-        self.runtime = runtime
+        self.runtimes: dict[str, Runtime] = {runtime.name: runtime}
         self.baseline_bytes = held_bytes(model)
         self._repeats = _whole_ratios([example.weight for example in examples])
         self._judged = [*(example.inputs for example in examples), *(calibration or ())]
@@ -105,6 +106,14 @@ class Measurer:
             with self._mistakes("metrics(model)"):
                 self._baseline_reported[split] = self._metrics(self.model, split)
         return self._baseline_reported[split]
+
+    def exercise(self) -> None:
+        """Do once, with the model as it came, all that a candidate goes through: runs, and quality."""
+        with torch.inference_mode():
+            for inputs in self._judged:
+                self.loaded.run(self.model, inputs)
+        if self.loaded.has_quality:
+            self._quality(self.model, "search")
 
     def check_baseline(self) -> float:
         """Run the model as it came once and return the seconds it took.
@@ -166,7 +175,7 @@ class Measurer:
         try:
             with process_state_kept(), _failures():
                 try:
-                    executable = self.runtime.build(self.model, plan)
+                    executable = self._runtime(plan).build(self.model, plan)
                     self._check_applied(executable, plan)
                     yield executable
                 finally:
@@ -187,6 +196,11 @@ class Measurer:
         )
         runs = sum(self._repeats)
         return replace(found, a_seconds=found.a_seconds / runs, b_seconds=found.b_seconds / runs)
+
+    def _runtime(self, plan: Plan) -> Runtime:
+        if plan.runtime not in self.runtimes:
+            raise RuntimeRefusedError(f"the plan is for {plan.runtime}, which is not in use here")
+        return self.runtimes[plan.runtime]
 
     def _timed_call(self, model: nn.Module) -> Callable[[], object]:
         # Weighted shapes: each pass runs every example in proportion to its share of the traffic.

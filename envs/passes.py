@@ -321,6 +321,19 @@ class _Clock:
         return hook
 
 
+def judge_modules(
+    run: Run,
+    model: nn.Module,
+    modules: Sequence[TunableModule],
+    batches: Sequence[Any],
+    see: Callable[[str, nn.Module, torch.Tensor, torch.Tensor], None],
+) -> None:
+    """Run batches through the model as it came; `see(path, module, input, output)` hears of each call."""
+    with _watched(model, modules, see), torch.no_grad(), process_state_kept():
+        for batch in batches:
+            run(model, batch)
+
+
 @contextmanager
 def _watched(
     model: nn.Module,

@@ -9,7 +9,7 @@ from autoprec.envs.units import Discovery
 from autoprec.errors import PlanError
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import InputRange
-from autoprec.plan import ModulePlan, Plan, UnitPlan
+from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
 
 
 def as_given(discovery: Discovery, architecture: str) -> Plan:
@@ -34,6 +34,7 @@ def make_plan(
     formats: Sequence[str],
     implementations: Sequence[Sequence[str]],
     ranges: Mapping[str, InputRange],
+    runtime: str = EAGER,
 ) -> Plan:
     """Return the plan that runs each unit in a format by the given implementations.
 
@@ -43,6 +44,7 @@ def make_plan(
         formats: A format for each unit.
         implementations: For each unit, an implementation for each of its modules.
         ranges: Calibrated input range of each module path; used where a format needs one.
+        runtime: What executes it.
     """
     units = []
     for unit, name, chosen in zip(discovery.units, formats, implementations, strict=True):
@@ -57,7 +59,7 @@ def make_plan(
             for module, implementation in zip(unit.modules, chosen, strict=True)
         )
         units.append(UnitPlan(name=unit.name, format=name, modules=modules))
-    return Plan(architecture=architecture, units=tuple(units), left=discovery.left)
+    return Plan(architecture=architecture, runtime=runtime, units=tuple(units), left=discovery.left)
 
 
 def plan_of(
@@ -66,6 +68,7 @@ def plan_of(
     profile: Profile,
     assignment: Assignment,
     ranges: Mapping[str, InputRange],
+    runtime: str = EAGER,
 ) -> Plan:
     """Return the plan of an assignment, with the implementations that the profile found best."""
     return make_plan(
@@ -74,6 +77,7 @@ def plan_of(
         [FORMAT_NAMES[index] for index in assignment],
         [profile.implementations[unit][index] for unit, index in enumerate(assignment)],
         ranges,
+        runtime,
     )
 
 

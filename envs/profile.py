@@ -19,7 +19,8 @@ from torch import nn
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
 from autoprec.envs.passes import KernelFigures, baseline_shares, kernel_pass, observe_inputs
-from autoprec.envs.space import FORMAT_NAMES, Objective, Profile
+from autoprec.envs.plans import plan_of
+from autoprec.envs.space import FORMAT_NAMES, Assignment, Objective, Profile
 from autoprec.envs.units import Discovery, TunableModule, Unit
 from autoprec.kernels.registry import (
     Implementation,
@@ -33,6 +34,7 @@ from autoprec.kernels.registry import (
     implementations,
     worst,
 )
+from autoprec.plan import EAGER, Plan
 
 KEEP_MARGIN = 0.03
 """A kernel must save this share of a module's time to replace it in its own format: less is noise."""
@@ -48,10 +50,16 @@ class Profiled:
     Attributes:
         profile: The arrays that searchers see.
         ranges: Calibrated input range of each module path.
+        runtime: What was profiled.
     """
 
     profile: Profile
     ranges: dict[str, InputRange]
+    runtime: str = EAGER
+
+    def plan(self, discovery: Discovery, architecture: str, assignment: Assignment) -> Plan:
+        """Return the plan of an assignment, with the implementations that were found best."""
+        return plan_of(discovery, architecture, self.profile, assignment, self.ranges, self.runtime)
 
 
 @dataclass(frozen=True)

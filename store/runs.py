@@ -83,8 +83,10 @@ class RunStore:
         attempts = delete(AttemptRow).where(*_attempts(job_id, context_key, plan_key, fresh))
         self._db.write(lambda session: session.execute(attempts))
 
-    def job_runs(self, job_id: str) -> list[Run]:
+    def job_runs(self, job_id: str, *, context_key: str | None = None) -> list[Run]:
         """Return the runs of a job, its own and those taken over, in the order in which it got them.
+
+        With a context only those that hold for it: a job may measure in several runtimes.
 
         `searcher` is who proposed the plan in this job; `cached` says which runs were taken over.
 
@@ -97,6 +99,8 @@ class RunStore:
             .where(JobRunRow.job_id == job_id)
             .order_by(JobRunRow.id)
         )
+        if context_key is not None:
+            query = query.where(RunRow.context_key == context_key)
 
         def body(session: Session) -> list[Run]:
             self._db.get(session, JobRow, job_id)

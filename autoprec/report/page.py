@@ -22,7 +22,7 @@ from autoprec.report import tables, words
 from autoprec.report.palette import format_colour
 from autoprec.report.search_figures import pareto_figure, progress_figure
 from autoprec.report.unit_figures import cost_map, gains_figure, sensitivity_map
-from autoprec.result import TuneResult
+from autoprec.result import TuneResult, runtime_rows
 
 
 def write_report(result: TuneResult, path: Path) -> Path:
@@ -66,6 +66,7 @@ def render(result: TuneResult) -> str:
             (name, amount, format_colour(name)) for name, amount in words.composition(plan, FORMAT_NAMES)
         ],
         colour=format_colour,
+        runtime_rows=runtime_rows(result),
         unit_rows=tables.unit_rows(result, plan),
         total_saved=tables.total_saved(result, plan),
         format_rows=tables.format_rows(result),

@@ -11,14 +11,19 @@ from torch.utils.hooks import RemovableHandle
 from autoprec.apply import convert_modules, read_applied
 from autoprec.errors import WorkloadError
 from autoprec.kernels.registry import FormatModule, held_bytes
-from autoprec.plan import Plan
+from autoprec.plan import EAGER, Plan
 from autoprec.runtimes.runtime import Executable, Runtime
 
 
 class EagerRuntime(Runtime):
     """Replaces modules in a copy of the model that shares the parameters it keeps."""
 
-    name = "eager"
+    name = EAGER
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """See `Runtime.versions`."""
+        return {}
 
     def build(self, model: nn.Module, plan: Plan) -> EagerExecutable:
         """See `Runtime.build`."""

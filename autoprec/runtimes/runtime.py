@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from torch import nn
 
@@ -34,6 +35,10 @@ class Executable(ABC):
     def held_bytes(self) -> int:
         """Return bytes held by weights in whatever form, each storage once."""
 
+    def artefacts(self) -> list[Path]:
+        """Return the files that run the model without this package; none where the plan is enough."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Free the executable; it does not run afterwards."""
@@ -43,6 +48,11 @@ class Runtime(ABC):
     """Builds executables. It never changes the model that it is given."""
 
     name: str
+
+    @property
+    @abstractmethod
+    def versions(self) -> dict[str, str]:
+        """Versions of what runs the model, beside torch."""
 
     @abstractmethod
     def build(self, model: nn.Module, plan: Plan) -> Executable:

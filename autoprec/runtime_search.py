@@ -1,0 +1,275 @@
+"""One runtime's part of a tuning job: its profile, its search, and its winners measured again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autoprec.agents.evaluate import run_search
+from autoprec.agents.searcher import Problem, make_searcher
+from autoprec.agents.warm_start import cheapest_plan, initial_plans, lossless_plan
+from autoprec.envs.landscape import Landscape
+from autoprec.envs.measure import SEARCH_TIMING
+from autoprec.envs.plans import assignment_of
+from autoprec.envs.profile import Profiled, profile_workload
+from autoprec.envs.search_space import search_space
+from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
+from autoprec.execute import RunRequest, execute, failed_run
+from autoprec.fresh import FreshMeasuring, Verdict
+from autoprec.plan import EAGER
+from autoprec.prepare import Prepared
+from autoprec.settings import TuneSettings
+from autoprec.store.records import Run
+from autoprec.store.store import Store
+
+BATCH = 4
+"""Plans measured between two rounds of thinking."""
+PROFILE_SHARE = 0.5
+"""Share of a budget in time after which no further kernel is profiled."""
+MAX_ATTEMPTS = 2
+"""A plan whose run was begun this often and never ended took the process down: it counts as failed."""
+
+
+@dataclass
+class JobParts:
+    """What the searches of one job share.
+
+    Attributes:
+        job_id: The job.
+        settings: What was asked for.
+        store: Where everything that is measured goes, as it is measured.
+        prepared: The workload.
+        goal: What is searched for.
+        seconds: The budget in wall time, or `None`.
+        elapsed: Returns the wall seconds that the job has used.
+        heard: Hears of every trial.
+        phase: Hears what is done: phase, detail, share.
+        note: Hears what the user should know.
+        measuring: Seconds spent in measured runs of searches.
+    """
+
+    job_id: str
+    settings: TuneSettings
+    store: Store
+    prepared: Prepared
+    goal: Goal
+    seconds: float | None
+    elapsed: Callable[[], float]
+    heard: Callable[[Trial], None]
+    phase: Callable[[str, str, float | None], None]
+    note: Callable[[str], None]
+    measuring: float = field(default=0.0)
+
+
+class RuntimeSearch:
+    """Searches the plans of one runtime.
+
+    Args:
+        parts: What the searches of the job share.
+        runtime: Name of the runtime.
+
+    Attributes:
+        name: Name of the runtime.
+        trials: Every trial so far, in order.
+
+    Raises:
+        RuntimeRefusedError: The runtime is not installed or cannot run the model.
+    """
+
+    def __init__(self, parts: JobParts, runtime: str) -> None:
+        self.name = runtime
+        self._parts = parts
+        parts.prepared.use_runtime(runtime)
+        self.context = parts.prepared.context_for(runtime)
+        self.context_key = parts.store.save_context(self.context)
+        self.profiled = self._profile()
+        space = search_space(
+            parts.prepared.discovery, self.profiled.profile, parts.goal, parts.settings.formats
+        )
+        self.problem = Problem(space, self.profiled.profile, parts.goal)
+        self.trials = self._stored_trials()
+        for trial in self.trials:
+            parts.heard(trial)
+
+    def scout(self) -> None:
+        """Measure the plans that say what this runtime has to offer: the lossless one and the bound."""
+        self._search(None, [lossless_plan(self.problem), cheapest_plan(self.problem)], lambda: False, 0)
+
+    def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
+        """Search until so many trials were made in all, or it is to stop."""
+        self._search(runs, initial_plans(self.problem), should_stop, BATCH)
+
+    def cost_of(self, assignment: Assignment) -> float:
+        """Return what a plan that was tried costs, by the goal; infinity where it was not, or failed."""
+        found = [trial for trial in self.trials if trial.assignment == assignment and trial.ok]
+        return found[0].cost(self._parts.goal) if found else math.inf
+
+    def decide(self, limit: float | None, measured_runs: int, seconds_left: Callable[[], float]) -> Verdict:
+        """Measure the winners again; see `FreshMeasuring`."""
+        runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
+        fresh = FreshMeasuring(
+            self._parts.prepared,
+            self.context,
+            self.profiled,
+            self.problem,
+            limit,
+            self._run_kept,
+            measured_runs,
+            {run.plan_key: run for run in runs if run.fresh},
+            seconds_left,
+        )
+        return fresh.decide(self.trials, lambda what, share: self._phase("measuring winners", what, share))
+
+    def _phase(self, name: str, detail: str, share: float | None) -> None:
+        shown = detail if self.name == EAGER else f"{self.name}: {detail}"
+        self._parts.phase(name, shown, share)
+
+    def _search(
+        self,
+        runs: int | None,
+        initial: list[Assignment],
+        should_stop: Callable[[], bool],
+        batch: int,
+    ) -> None:
+        # A searcher starts from nothing each time: what was measured before is told to it.
+        searcher = make_searcher(
+            self._parts.settings.searcher if batch else "random", self.problem, self._parts.settings.seed
+        )
+        budget = runs if batch else len({*initial, *(trial.assignment for trial in self.trials)})
+        try:
+            self.trials = run_search(
+                searcher,
+                self._evaluate,
+                budget,
+                initial=initial,
+                already=self.trials,
+                batch=max(1, batch),
+                should_stop=should_stop,
+            )
+        finally:
+            searcher.close()
+
+    def _evaluate(self, assignment: Assignment, proposer: str) -> Trial:
+        parts = self._parts
+        plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
+        run = parts.store.attach_run(parts.job_id, self.context_key, plan.key, searcher=proposer)
+        if run is None:
+            started = time.perf_counter()
+            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING))
+            parts.measuring += time.perf_counter() - started
+        trial = _trial(run, assignment)
+        parts.heard(trial)
+        return trial
+
+    def _run_kept(self, request: RunRequest) -> Run:
+        """Execute a plan and keep the run. One that took the process down before counts as failed."""
+        store = self._parts.store
+        place = (self._parts.job_id, self.context_key, request.plan.key)
+        attempts = store.begin_run(*place, fresh=request.fresh)
+        try:
+            if attempts >= MAX_ATTEMPTS:
+                reason = f"the process died {attempts} times while this plan ran"
+                run = failed_run(request, reason, 0.0)
+            else:
+                run = execute(self._parts.prepared.measurer, request)
+        except BaseException:
+            store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
+            raise
+        store.finish_run(self._parts.job_id, self.context_key, run)
+        return run
+
+    def _stored_trials(self) -> list[Trial]:
+        """Return the trials that this job finished before it was resumed, in order."""
+        trials = []
+        for run in self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key):
+            if not run.fresh:
+                assignment = assignment_of(run.formats)
+                if self.problem.space.feasible(assignment):
+                    trials.append(_trial(run, assignment))
+        return trials
+
+    def _profile(self) -> Profiled:
+        """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
+        parts, prepared = self._parts, self._parts.prepared
+        units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
+        memory = parts.goal.objective == "memory" and self.name == EAGER
+        key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
+        stored = parts.store.load_profile(self.context_key, key)
+        if stored is not None:
+            ranges = {path: (float(low), float(high)) for path, (low, high) in stored["ranges"].items()}
+            landscape = Landscape.from_data(stored["landscape"], "stored profile")
+            return Profiled(landscape.profile, ranges, self.name)
+        late: list[str] = []
+
+        def progress(what: str, share: float) -> None:
+            self._phase("profiling", what, share)
+
+        if self.name == EAGER:
+            profiled = profile_workload(
+                prepared.measurer,
+                prepared.discovery,
+                parts.goal.objective,
+                prepared.calibration,
+                progress=progress,
+                guard=lambda what: self._guard(what, late),
+            )
+        else:
+            from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
+
+            profiled = profile_graph(
+                prepared.measurer,
+                prepared.discovery,
+                prepared.graph_runtime(self.name),
+                self.context.architecture,
+                prepared.calibration,
+                progress=progress,
+                guard=lambda what: self._guard(what, late),
+            )
+        if late:
+            parts.note(
+                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
+                "they are left out; give a longer budget"
+            )
+            return profiled
+        space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
+        reference = prepared.loaded.reference
+        landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
+        payload = {"landscape": landscape.to_data(), "ranges": profiled.ranges}
+        parts.store.save_profile(self.context_key, key, payload)
+        return profiled
+
+    @contextmanager
+    def _guard(self, what: str, late: list[str]) -> Iterator[str]:
+        """Leave out a kernel for which there is no time, or that took the process down."""
+        parts = self._parts
+        if parts.seconds is not None and parts.elapsed() > PROFILE_SHARE * parts.seconds:
+            late.append(what)
+            yield "the time budget ended before it was profiled"
+            return
+        place = (parts.job_id, self.context_key, f"profile {what}")
+        attempts = parts.store.begin_run(*place, fresh=False)
+        if attempts >= MAX_ATTEMPTS:
+            yield f"the process died {attempts} times while it was profiled"
+            return
+        try:
+            yield ""
+        finally:
+            parts.store.abandon_run(*place, fresh=False)
+
+
+def _trial(run: Run, assignment: Assignment) -> Trial:
+    nan = float("nan")
+    failed = run.status == "failed" or run.speedup is None
+    return Trial(
+        assignment=assignment,
+        ok=not failed,
+        time=nan if run.speedup is None else 1.0 / run.speedup,
+        bytes=nan if run.held_bytes is None else float(run.held_bytes),
+        drop=nan if run.quality_drop is None else run.quality_drop,
+        searcher=run.searcher,
+    )

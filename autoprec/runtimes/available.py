@@ -1,0 +1,61 @@
+"""The runtimes by name; each is imported when it is asked for, and named when it is not installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from autoprec.errors import RuntimeRefusedError
+from autoprec.kernels.registry import Operation
+from autoprec.plan import EAGER
+
+if TYPE_CHECKING:
+    from autoprec.runtimes.graph_runtime import GraphRuntime
+
+GRAPH_RUNTIMES = {
+    "onnxruntime": ("autoprec.runtimes.onnx_runtime", "OnnxRuntime", "onnx"),
+    "openvino": ("autoprec.runtimes.open_vino", "OpenVinoRuntime", "openvino"),
+}
+"""Name to module, class, and the extra that installs what it needs."""
+RUNTIMES = (EAGER, *GRAPH_RUNTIMES)
+_NEEDED = ("onnx", "onnxscript")
+
+
+class GraphRuntimes:
+    """Makes the graph runtimes of one workload, which share one export.
+
+    Args:
+        model: The model as it came.
+        modules: Path and operation of every tunable module.
+        exercise: See `autoprec.runtimes.graph_runtime.Export`.
+    """
+
+    def __init__(
+        self, model: nn.Module, modules: Sequence[tuple[str, Operation]], exercise: Callable[[], object]
+    ) -> None:
+        self._given = (model, modules, exercise)
+        self._export: Any = None
+
+    def get(self, name: str) -> GraphRuntime:
+        """Return a runtime.
+
+        Raises:
+            RuntimeRefusedError: It is not installed, or there is none of that name.
+        """
+        if name not in GRAPH_RUNTIMES:
+            raise RuntimeRefusedError(f"unknown runtime {name!r}; known: {', '.join(RUNTIMES)}")
+        module, kind, extra = GRAPH_RUNTIMES[name]
+        lacking = [each for each in (name, *_NEEDED) if importlib.util.find_spec(each) is None]
+        if lacking:
+            raise RuntimeRefusedError(
+                f"{name} needs {', '.join(lacking)}, not installed: pip install 'autoprec[{extra}]'"
+            )
+        if self._export is None:
+            shared = importlib.import_module("autoprec.runtimes.graph_runtime")
+            self._export = shared.Export(*self._given)
+        runtime: GraphRuntime = getattr(importlib.import_module(module), kind)(self._export)
+        return runtime

@@ -1,0 +1,69 @@
+"""ONNX Runtime on the CPU: each plan is an edit of one exported graph."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import torch
+
+from autoprec.kernels.device import capability
+from autoprec.kernels.registry import Level, Operation, Support
+from autoprec.runtimes.graph_runtime import GraphRuntime, Ran, Run
+
+_COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
+    "int8": {
+        "int8_dynamic": ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+        "int8_static": ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm"),
+    },
+    "int4": {"int4_weight_only": ("MatMulNBits",)},
+}
+"""Operators that compute a format, by what the weight is held in."""
+
+
+class OnnxRuntime(GraphRuntime):
+    """Runs the ONNX graph by ONNX Runtime, with as many threads as torch has."""
+
+    name = "onnxruntime"
+    package = "onnxruntime"
+
+    def support(self, operation: Operation, format_name: str) -> Support:
+        """See `GraphRuntime.support`."""
+        if format_name == "fp32":
+            return Support(Level.NATIVE)
+        if operation is not Operation.LINEAR:
+            return Support(Level.REFUSED, f"ONNX Runtime: {operation.value} runs in fp32 only")
+        if format_name in ("int8_dynamic", "int8_static") and "VNNI" not in capability():
+            return Support(Level.REFUSED, "ONNX Runtime's u8×s8 products saturate on processors without VNNI")
+        if format_name in ("int8_dynamic", "int8_static", "int4_weight_only"):
+            return Support(Level.NATIVE)
+        return Support(Level.REFUSED, "ONNX Runtime has no CPU kernel for it")
+
+    def start(self, file: Path) -> tuple[Run, Ran]:
+        """See `GraphRuntime.start`."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        # Threads that went on spinning after a run would take the time of whatever runs next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        with tempfile.TemporaryDirectory() as folder:
+            built = Path(folder) / "built.onnx"
+            options.optimized_model_filepath = str(built)
+            session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+            readers: dict[str, str] = {
+                name: node.op_type for node in onnx.load(str(built)).graph.node for name in node.input
+            }
+        names = [output.name for output in session.get_outputs()]
+
+        def ran(path: str, nodes: Sequence[str], asked: str) -> str:
+            for held, formats in _COMPUTED_BY.items():
+                operator = readers.get(f"{path}.{held}")
+                if operator is not None:
+                    return asked if operator in formats.get(asked, ()) else f"{held} by {operator}"
+            return "fp32"
+
+        return (lambda feeds: session.run(names, feeds)), ran

@@ -1,0 +1,87 @@
+"""OpenVINO on the CPU: reads the same edits of one exported graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import openvino
+import torch
+
+from autoprec.kernels.registry import Level, Operation, Support
+from autoprec.runtimes.graph_runtime import GraphRuntime, Ran, Run
+
+_FORMATS = {
+    Operation.LINEAR: {"fp32", "int8_static", "int8_weight_only", "int4_weight_only"},
+    Operation.CONV2D: {"fp32", "int8_static"},
+    Operation.EMBEDDING: {"fp32"},
+}
+_WANTED = ("runtimePrecision", "originalLayersNames", "layerType")
+_LAYERS = ("FullyConnected", "MatMul", "Convolution", "Gather")
+
+
+class OpenVinoRuntime(GraphRuntime):
+    """Compiles the ONNX graph by OpenVINO in single precision, with as many threads as torch has."""
+
+    name = "openvino"
+    package = "openvino"
+
+    def support(self, operation: Operation, format_name: str) -> Support:
+        """See `GraphRuntime.support`."""
+        if format_name in _FORMATS[operation]:
+            return Support(Level.NATIVE)
+        return Support(Level.REFUSED, f"OpenVINO: no such format for one {operation.value} layer on a CPU")
+
+    def start(self, file: Path) -> tuple[Run, Ran]:
+        """See `GraphRuntime.start`."""
+        compiled = openvino.Core().compile_model(
+            str(file),
+            "CPU",
+            {
+                # On some processors the default is bfloat16, which would not be the numbers of the model.
+                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+                "PERFORMANCE_HINT": "LATENCY",
+                "NUM_STREAMS": 1,
+            },
+        )
+        request = compiled.create_infer_request()
+        outputs = list(compiled.outputs)
+        computed = _computed(compiled.get_runtime_model())
+
+        def run(feeds: dict[str, Any]) -> list[Any]:
+            found = request.infer(feeds, share_inputs=True)
+            return [found[output] for output in outputs]
+
+        def ran(path: str, nodes: Sequence[str], asked: str) -> str:
+            names = [known for name in nodes for known in (f"{name}.bias", f"{name}.matmul", name)]
+            return next((computed[name] for name in names if name in computed), "nothing that was found")
+
+        return run, ran
+
+
+def _computed(built: Any) -> dict[str, str]:
+    """Return, from the compiled graph, the names of what was compiled into a node to its format."""
+    found: dict[str, str] = {}
+    for node in built.get_ordered_ops():
+        info = {key: str(value.astype(str)) for key, value in node.get_rt_info().items() if key in _WANTED}
+        if info.get("layerType") not in _LAYERS:
+            continue
+        sources = [port.get_source_output() for port in node.inputs()]
+        held = sources[1].get_element_type().get_type_name() if len(sources) > 1 else ""
+        # What was fused away may survive only in the name of a constant: `node/transpose_b`.
+        names = info.get("originalLayersNames", "").split(",")
+        names += [source.get_node().get_friendly_name() for source in sources[1:]]
+        for name in names:
+            found.setdefault(name.split("/")[0], _format(info.get("runtimePrecision", ""), held))
+    return found
+
+
+def _format(arithmetic: str, held: str) -> str:
+    """Return a format from the number types of a node's arithmetic and of its weight."""
+    if held in ("i8", "u8"):
+        return "int8_static" if arithmetic == "u8" else "int8_weight_only"
+    if held in ("i4", "u4"):
+        return "int4_weight_only"
+    return "fp32" if arithmetic == "f32" else arithmetic
