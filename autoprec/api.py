@@ -105,6 +105,7 @@ def best_plan(
     objective: Objective = "latency",
     max_quality_drop: float | None = None,
     max_bytes: int | None = None,
+    runtime: str | None = EAGER,
     anywhere: bool = False,
     store: str | None = None,
 ) -> Plan | None:
@@ -119,6 +120,7 @@ def best_plan(
         max_quality_drop: Absolute limit on the measured drop. Without one, only what a job called best
             counts, within the limits that job was given.
         max_bytes: Limit on bytes held by weights.
+        runtime: What executes it; `eager` plans are what `apply_plan` takes. `None` for any.
         anywhere: Also plans that were measured on other devices or with other numbers of threads.
         store: See `tune`.
 
@@ -141,6 +143,7 @@ def best_plan(
             architecture=architecture,
             device_name=None if anywhere else here.name,
             threads=None if anywhere else here.threads,
+            runtime=runtime,
             metric=metric,
             shapes=shapes,
             objective=objective,

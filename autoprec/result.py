@@ -108,10 +108,12 @@ class TuneResult:
 
 
 def runtime_rows(result: TuneResult) -> list[tuple[str, ...]]:
-    """Return a row for each runtime: name, speedup of its lossless and of its best plan, what precision
-    adds to the lossless one, the drop, the plans measured, and why it was left out.
+    """Return a row for each runtime: its name, and what it came to.
+
+    That is the speedup of its lossless plan, of its best plan, of the second over the first, the drop, the
+    number of plans measured, and why it was left out.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for outcome in result.runtimes:
         best = outcome.best.evidence if outcome.best is not None else None
         lossless = outcome.lossless.evidence if outcome.lossless is not None else None

@@ -41,6 +41,8 @@ class OpenVinoRuntime(GraphRuntime):
             {
                 # On some processors the default is bfloat16, which would not be the numbers of the model.
                 "INFERENCE_PRECISION_HINT": "f32",
+                # By default inputs of layers with compressed weights are rounded to 8 bits as well, silently.
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
                 "INFERENCE_NUM_THREADS": torch.get_num_threads(),
                 "PERFORMANCE_HINT": "LATENCY",
                 "NUM_STREAMS": 1,
