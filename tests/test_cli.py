@@ -11,9 +11,11 @@ from commands import TINY, command, commands, environment, start, write
 
 import autoprec
 from autoprec.console import _without_password
+from autoprec.errors import PlanError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.plan import SCHEMA, ModulePlan, Plan, UnitPlan
+from autoprec.runtimes.available import RUNTIMES
 from autoprec.store.schema import VERSION_TABLE
 from autoprec.store.store import Store
 from autoprec.terminal import make_console
@@ -329,3 +331,56 @@ def runs_in(folder):
 
 def test_commands_run_with_a_store_of_their_own(tmp_path):
     assert environment(tmp_path)["AUTOPREC_STORE"] == str(tmp_path / "store.db")
+
+
+def test_all_runtimes_are_compared_and_the_winners_model_is_written(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
+    write(tmp_path, "mine.py", TINY)
+    tune = ("tune", "mine.py:Tiny", "--budget", "9", "--searcher", "random", "--out", "o")
+    code, out, err = command(tmp_path, *tune, "--runtime", "all", OMP_NUM_THREADS="2")
+    assert (code, err) == (0, "")
+    plan = Plan.load(tmp_path / "o" / "plan.json")
+    assert f"run by {plan.runtime}" in out
+    for name in RUNTIMES:
+        assert re.search(rf"│ {name} +│ \d+\.\d\dx", out), out
+    assert (tmp_path / "o" / "model.onnx").exists() == (plan.runtime != "eager")
+    assert plan.evidence.device.runtime == plan.runtime
+
+    code, out, err = command(tmp_path, *tune, "--runtime", "onnxruntime", OMP_NUM_THREADS="2")
+    assert (code, err) == (0, "")
+    plan = Plan.load(tmp_path / "o" / "plan.json")
+    if plan.runtime == "onnxruntime":  # or nothing there is faster than the model as it came
+        assert plan.evidence.device.versions["onnxruntime"]
+        code, out, err = command(tmp_path, "check", "o/plan.json", "mine.py:Tiny")
+        assert err == "" and "claimed" in out
+        with pytest.raises(PlanError, match="the plan is for onnxruntime, which runs the model file"):
+            autoprec.apply_plan(load_workload(f"{tmp_path / 'mine.py'}:Tiny").build_model(), plan)
+    with Store.open(str(tmp_path / "store.db")) as store:
+        jobs = store.jobs()
+        assert {job.state for job in jobs} == {"finished"} and len(jobs) == 2
+        assert any(run.cached for run in store.job_runs(jobs[0].id))  # what the first job measured
+
+
+def test_a_runtime_that_cannot_run_the_model_is_said_in_one_line(tmp_path):
+    pytest.importorskip("onnxruntime")
+    write(
+        tmp_path,
+        "mine.py",
+        TINY
+        + """
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) > 0 else x
+class Mine(Tiny):
+    def build_model(self): return Branching()
+""",
+    )
+    code, _, err = command(tmp_path, "tune", "mine.py:Mine", "--runtime", "onnxruntime")
+    assert code == 2 and err.count("\n") == 1
+    assert "runtime onnxruntime cannot run this workload: the model does not export to ONNX" in err
+    code, _, err = command(tmp_path, "tune", "mine.py:Mine", "--runtime", "tvm")
+    assert code == 2 and "unknown runtime 'tvm'; use one of eager, onnxruntime, openvino, or all" in err

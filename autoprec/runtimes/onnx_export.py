@@ -26,6 +26,7 @@ _OPERATORS = {
     Operation.EMBEDDING: {"Gather": 0},
 }
 """Operators that a module can come out as, with the place of the weight among their inputs."""
+_TALKATIVE = ("torch", "torch.onnx", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -134,9 +135,10 @@ def _root(error: BaseException) -> BaseException:
 @contextlib.contextmanager
 def _quiet() -> Any:
     """The exporter tells a lot, in several ways."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with (
             warnings.catch_warnings(),
@@ -146,4 +148,5 @@ def _quiet() -> Any:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -18,7 +18,8 @@ _FORMATS = {
     Operation.EMBEDDING: {"fp32"},
 }
 _WANTED = ("runtimePrecision", "originalLayersNames", "layerType")
-_LAYERS = ("FullyConnected", "MatMul", "Convolution", "Gather")
+_LAYERS = ("FullyConnected", "MatMul", "Convolution", "Gather", "Subgraph")
+_WHOLE = {"f32", "i32", "i64"}
 
 
 class OpenVinoRuntime(GraphRuntime):
@@ -71,12 +72,15 @@ def _computed(built: Any) -> dict[str, str]:
         if info.get("layerType") not in _LAYERS:
             continue
         sources = [port.get_source_output() for port in node.inputs()]
-        held = sources[1].get_element_type().get_type_name() if len(sources) > 1 else ""
+        types = [source.get_element_type().get_type_name() for source in sources]
+        computed = _format(info.get("runtimePrecision", ""), types[1] if len(types) > 1 else "")
+        if info["layerType"] == "Subgraph" and set(types) - _WHOLE:
+            computed = "a fused subgraph"  # which of its parts holds what is not told
         # What was fused away may survive only in the name of a constant: `node/transpose_b`.
         names = info.get("originalLayersNames", "").split(",")
         names += [source.get_node().get_friendly_name() for source in sources[1:]]
         for name in names:
-            found.setdefault(name.split("/")[0], _format(info.get("runtimePrecision", ""), held))
+            found.setdefault(name.split("/")[0], computed)
     return found
 
 
