@@ -20,7 +20,7 @@ from autoprec.plan import Plan, UnitPlan
 from autoprec.runtimes.calls import output_tensors, watch_calls
 from autoprec.runtimes.graph_module import Arrays, GraphModule
 from autoprec.runtimes.onnx_edit import GraphEditor, graph_bytes
-from autoprec.runtimes.onnx_export import export_graph
+from autoprec.runtimes.onnx_export import ExportedGraph, export_graph
 from autoprec.runtimes.probe import Probe
 from autoprec.runtimes.runtime import Executable, Runtime
 
@@ -90,6 +90,15 @@ class GraphRuntime(Runtime):
     def versions(self) -> dict[str, str]:
         """See `Runtime.versions`."""
         return {self.package: version(self.package)}
+
+    @property
+    def exported(self) -> ExportedGraph:
+        """The graph that candidates are edits of.
+
+        Raises:
+            RuntimeRefusedError: The model does not export.
+        """
+        return self._export.editor().exported
 
     @abstractmethod
     def support(self, operation: Operation, format_name: str) -> Support:
