@@ -58,7 +58,15 @@ def decide(speedups, objective="latency"):
         )  # fmt: skip
 
     fresh = FreshMeasuring(
-        prepared, profiled, Problem(space, profiled.profile, goal), None, measure, 1, {}, lambda: 60.0
+        prepared,
+        prepared.context,
+        profiled,
+        Problem(space, profiled.profile, goal),
+        None,
+        measure,
+        1,
+        {},
+        lambda: 60.0,
     )
     trials = [Trial((BF16, FP32), True, 1 / 1.5, 1.0, 0.0, "random")]
     return fresh.decide(trials, lambda what, share: None)
