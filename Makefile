@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt weights.txt
 	@touch $@
 
 tune: install
-	$(BIN)/autoprec tune minilm --runtime all --out .
+	$(BIN)/autoprec tune minilm --runtime all --budget 6m --out .
 
 test: install
 	$(BIN)/python -m pytest

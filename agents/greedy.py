@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from autoprec.agents.history import HistorySearcher
-from autoprec.agents.warm_start import lossless_plan
+from autoprec.agents.warm_start import harmless_plan
 from autoprec.envs.space import Assignment, Trial
 
 
@@ -23,7 +23,7 @@ class GreedySearcher(HistorySearcher):
 
     def _candidates(self, count: int, rng: np.random.Generator) -> Iterable[Sequence[int]]:
         steps = self._steps()
-        path = [lossless_plan(self.problem)]
+        path = [harmless_plan(self.problem)]
         for unit, index in steps:
             path.append((*path[-1][:unit], index, *path[-1][unit + 1 :]))
         known = {trial.assignment: trial for trial in self.history.trials}
@@ -36,7 +36,7 @@ class GreedySearcher(HistorySearcher):
         profile, space = problem.profile, problem.space
         cost = profile.bytes.astype(float) if problem.goal.objective == "memory" else profile.time
         damage = np.square(np.nan_to_num(profile.error, nan=np.inf))
-        start = lossless_plan(problem)
+        start = harmless_plan(problem)
         ranked: list[tuple[float, int, int]] = []
         for unit in range(len(space.units)):
             here, slope = start[unit], 0.0
@@ -82,5 +82,5 @@ class GreedySearcher(HistorySearcher):
 
     def _extend(self, steps: list[tuple[int, int]]) -> list[Assignment]:
         best = self.history.best()
-        base = best.assignment if best else lossless_plan(self.problem)
+        base = best.assignment if best else harmless_plan(self.problem)
         return [(*base[:unit], index, *base[unit + 1 :]) for unit, index in steps if base[unit] != index]

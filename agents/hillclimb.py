@@ -8,7 +8,7 @@ import numpy as np
 
 from autoprec.agents.acquisition import neighbours
 from autoprec.agents.history import HistorySearcher
-from autoprec.agents.warm_start import lossless_plan
+from autoprec.agents.warm_start import harmless_plan
 
 
 class HillClimbSearcher(HistorySearcher):
@@ -22,7 +22,7 @@ class HillClimbSearcher(HistorySearcher):
 
     def _candidates(self, count: int, rng: np.random.Generator) -> Iterable[Sequence[int]]:
         best = self.history.best()
-        base = best.assignment if best else lossless_plan(self.problem)
+        base = best.assignment if best else harmless_plan(self.problem)
         front = self.history.front()
         if self.problem.goal.whole_front and front:
             base = front[int(rng.integers(len(front)))].assignment

@@ -11,11 +11,12 @@ LOSSLESS_ERROR = 1e-6
 """Relative output error up to which a format counts as the same numbers (fp32 summation order)."""
 
 
-def lossless_plan(problem: Problem) -> Assignment:
-    """Return the cheapest plan whose units all compute the baseline's numbers.
+def harmless_plan(problem: Problem) -> Assignment:
+    """Return the cheapest plan of which the profile saw no loss: where local search starts.
 
-    That is the baseline's format in its best implementation, or another format that happens to lose
-    nothing (weights that already lie on its grid).
+    That is the baseline's format in its best implementation, or another format that loses nothing on the
+    inputs of the profile (weights that already lie on its grid). On other inputs it may: the plan that is
+    called lossless is `space.baseline`.
     """
     profile, space = problem.profile, problem.space
     cost = profile.bytes if problem.goal.objective == "memory" else profile.time
@@ -41,13 +42,13 @@ def cheapest_plan(problem: Problem) -> Assignment:
 def initial_plans(problem: Problem) -> list[Assignment]:
     """Return the plans that a search measures before its searcher is asked, distinct, in this order.
 
-    The baseline's formats in their best implementations, the best lossless plan, each format everywhere
-    it is allowed, and every unit in its cheapest format (the unconstrained bound).
+    The best lossless plan (the baseline's formats in their best implementations), the harmless one, each
+    format everywhere it is allowed, and every unit in its cheapest format (the unconstrained bound).
     """
     space = problem.space
     plans = [
         space.baseline,
-        lossless_plan(problem),
+        harmless_plan(problem),
         *(space.uniform(k) for k in range(space.mask.shape[1]) if space.mask[:, k].any()),
         cheapest_plan(problem),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from autoprec.checking import CheckResult, check_plan
 from autoprec.envs.space import Objective
-from autoprec.errors import PlanError
+from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
@@ -127,6 +128,10 @@ def best_plan(
     Raises:
         UserError: The workload or the store cannot be used.
     """
+    if max_quality_drop is not None and not _is_limit(max_quality_drop):
+        raise SettingError(
+            f"max_quality_drop is {max_quality_drop!r}; best_plan takes an absolute number, 0 or more (0.005)"
+        )
     metric: str | None = None
     shapes: list[str] | None = None
     if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
@@ -166,6 +171,10 @@ def check(plan: Plan | str | Path, workload: Any) -> CheckResult:
         UserError: The plan or the workload cannot be used, or they do not fit.
     """
     return check_plan(plan if isinstance(plan, Plan) else Plan.load(plan), workload)
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
 def _make_directory(directory: str | Path) -> Path:

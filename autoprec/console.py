@@ -73,7 +73,7 @@ def run_check(plan: Path, workload: str) -> int:
             "quality drop", f"{claim.quality.drop:.4g}" if claim else "", f"{found.quality_drop:.4g}"
         )
         table.add_row(
-            "weights", f"{claim.plan_bytes / 1e6:.1f} MB" if claim else "", f"{found.held_bytes / 1e6:.1f} MB"
+            "weights", f"{claim.plan_bytes / 1e6:.3g} MB" if claim else "", f"{found.held_bytes / 1e6:.3g} MB"
         )
         console.print(table)
     for note in outcome.notes:
@@ -216,12 +216,16 @@ def describe(standing: Standing) -> str:
     runs = f"{standing.runs}/{standing.max_runs}" if standing.max_runs else str(standing.runs)
     best = standing.best
     found = (
-        f"best {1 / best.time:.2f}x, drop {best.drop:.4g}, {best.bytes / 1e6:.1f} MB ({best.searcher})"
+        f"best {1 / best.time:.2f}x, drop {best.drop:.4g}, {best.bytes / 1e6:.3g} MB ({best.searcher})"
         if best
         else "none within the limits yet"
     )
     left = _seconds_left(standing)
-    return f"{runs} runs, {found}" + (f", {left / 60:.0f} min left" if left is not None else "")
+    return f"{runs} runs, {found}" + (f", {_duration(left)} left" if left is not None else "")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _share(standing: Standing) -> float:
@@ -237,8 +241,11 @@ def _seconds_left(standing: Standing) -> float | None:
     left = []
     if standing.max_seconds:
         left.append(standing.max_seconds - standing.seconds)
-    if standing.max_runs and standing.runs:
-        left.append((standing.max_runs - standing.runs) * standing.seconds / standing.runs)
+    if standing.max_runs:
+        # The pace of this search: what came before it, and what was taken over, says nothing of it.
+        done = standing.runs - standing.runs_before
+        if done > 0:
+            left.append((standing.max_runs - standing.runs) * standing.searching / done)
     return max(0.0, min(left)) if left else None
 
 
@@ -249,7 +256,7 @@ def _evidence_row(evidence: Evidence) -> tuple[str, str, str, str, str]:
         _interval(evidence.speedup.value, evidence.speedup.low, evidence.speedup.high),
         _interval(over.value, over.low, over.high) if over else "",
         f"{evidence.quality.drop:.4g}",
-        f"{evidence.plan_bytes / 1e6:.1f} MB ({smaller:.2f}x smaller)",
+        f"{evidence.plan_bytes / 1e6:.3g} MB ({smaller:.2f}x smaller)",
         evidence.searcher,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoprec.agents.searcher import Problem
-from autoprec.agents.warm_start import cheapest_plan, lossless_plan
+from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.plans import as_given
 from autoprec.envs.profile import Profiled
@@ -94,6 +94,7 @@ class FreshMeasuring:
         self._seconds_left = seconds_left
         self._split = prepared.measurer.splits[-1]
         self._done: dict[str, Plan | None] = {}
+        self._reason: str | None = None
 
     def decide(self, trials: Sequence[Trial], progress: Callable[[str, float], None]) -> Verdict:
         """Measure the lossless plan, the bound, the best candidates and the front, and decide.
@@ -156,7 +157,7 @@ class FreshMeasuring:
             )
             notes.append(
                 "no measured plan meets the goal; the smallest holds "
-                f"{_evidence(smallest).plan_bytes / 1e6:.1f} MB at a drop of "
+                f"{_evidence(smallest).plan_bytes / 1e6:.3g} MB at a drop of "
                 f"{_evidence(smallest).quality.drop:.4g}"
             )
             return None
@@ -170,13 +171,19 @@ class FreshMeasuring:
                     "lossless plan is called best"
                 )
                 best = lossless
+        speedup = _evidence(best).speedup
+        if self.goal.objective == "memory" and speedup.high < 1.0:
+            notes.append(
+                f"the best plan is smaller and slower: it runs at {speedup.value:.3f}x ({speedup.low:.3f} to "
+                f"{speedup.high:.3f}) of the speed of the model as it came"
+            )
         if best.key == self._as_given.key:
             notes.append("nothing that was measured is better than the model as it came: leave it as it is")
         return best
 
     def _best_lossless(self, notes: list[str]) -> Plan:
         """Measure the lossless plan, and where that is no better than the model as it came, that one."""
-        kernels = self._plan(lossless_plan(self.problem))
+        kernels = self._plan(self.problem.space.baseline)
         changed = kernels.key != self._as_given.key
         found = self._measured(kernels, "lossless") if changed else None
         if found is not None:
@@ -192,7 +199,7 @@ class FreshMeasuring:
             )
         unchanged = self._measured(self._as_given, AS_GIVEN)
         if unchanged is None:
-            raise CandidateError("even the plan that changes nothing fails; see the failed runs in the store")
+            raise CandidateError(f"even the plan that changes nothing fails: {self._reason}")
         self._reference = self._as_given
         return unchanged
 
@@ -209,9 +216,10 @@ class FreshMeasuring:
         """Return the plan with its fresh evidence; `None` where it fails. Each plan is measured once."""
         if plan.key not in self._done:
             run = self._known.get(plan.key) or self._run(plan, searcher)
-            self._done[plan.key] = (
-                plan.model_copy(update={"evidence": self._evidence_of(run)}) if run.status == "ok" else None
-            )
+            if run.status == "ok":
+                self._done[plan.key] = plan.model_copy(update={"evidence": self._evidence_of(run)})
+            else:
+                self._done[plan.key], self._reason = None, run.reason
         return self._done[plan.key]
 
     def _run(self, plan: Plan, searcher: str) -> Run:

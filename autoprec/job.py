@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from autoprec.agents.warm_start import cheapest_plan, lossless_plan
+from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial
 from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
 from autoprec.fresh import Verdict, plan_cost
@@ -71,6 +71,8 @@ class TuningJob:
             store.create_job(found)
         self.job = found
         self._trials: list[Trial] = []
+        self._search_started = self._started
+        self._runs_before = 0
 
     @property
     def elapsed(self) -> float:
@@ -143,6 +145,7 @@ class TuningJob:
 
         started = time.perf_counter()
         self._phase("searching")
+        self._search_started, self._runs_before = started, len(self._trials)
         self._tell(goal, budget)
         kept = self._scout(searches, goal, budget)
         self._search(kept, budget)
@@ -221,7 +224,7 @@ class TuningJob:
             return searches
         for search in searches:
             search.scout()
-        lossless = {s.name: s.cost_of(lossless_plan(s.problem)) for s in searches}
+        lossless = {s.name: s.cost_of(s.problem.space.baseline) for s in searches}
         return [
             s
             for s in searches
@@ -305,7 +308,9 @@ class TuningJob:
             Standing(
                 runs=len(self._trials),
                 max_runs=budget.runs,
+                runs_before=self._runs_before,
                 seconds=self.elapsed,
+                searching=time.perf_counter() - self._search_started,
                 max_seconds=budget.seconds,
                 best=best_trial(self._trials, goal),
                 last=self._trials[-1] if self._trials else None,

@@ -14,7 +14,9 @@ class Standing:
     Attributes:
         runs: Runs used, of the budget.
         max_runs: Runs that may be used, or `None` for a budget in time alone.
+        runs_before: Of them, those of before this process began to search.
         seconds: Wall time used.
+        searching: Wall time of this process's search.
         max_seconds: Wall time that may be used, or `None`.
         best: The cheapest plan so far that meets the goal, as measured in the search.
         last: The run that just finished.
@@ -22,7 +24,9 @@ class Standing:
 
     runs: int
     max_runs: int | None
+    runs_before: int
     seconds: float
+    searching: float
     max_seconds: float | None
     best: Trial | None
     last: Trial | None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
-from autoprec.agents.warm_start import cheapest_plan, initial_plans, lossless_plan
+from autoprec.agents.warm_start import cheapest_plan, initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
@@ -98,7 +98,7 @@ class RuntimeSearch:
 
     def scout(self) -> None:
         """Measure the plans that say what this runtime has to offer: the lossless one and the bound."""
-        self._search(None, [lossless_plan(self.problem), cheapest_plan(self.problem)], lambda: False, 0)
+        self._search(None, [self.problem.space.baseline, cheapest_plan(self.problem)], lambda: False, 0)
 
     def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
         """Search until so many trials were made in all, or it is to stop."""

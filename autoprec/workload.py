@@ -5,6 +5,7 @@ Importing this module is light; torch is imported when a workload is loaded.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import random
@@ -177,12 +178,19 @@ class LoadedWorkload:
             WorkloadError: It raises, or returns something else than a module.
         """
         from torch import nn
+        from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
         model = self._call("build_model")
         if not isinstance(model, nn.Module):
             raise WorkloadError(
                 f"{self.reference}: build_model() returned {_kind(model)}; it must return a torch.nn.Module"
             )
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+                raise WorkloadError(
+                    f"{self.reference}: {name} of the model has no shape yet (a lazy module); run the model "
+                    "once in build_model()"
+                )
         return model.eval()
 
     def examples(self, purpose: Literal["latency", "throughput"]) -> list[Example]:
@@ -254,10 +262,16 @@ class LoadedWorkload:
         """Return calibration batches, or `None` where the workload gives none."""
         if not callable(getattr(self._instance, "calibration", None)):
             return None
-        batches = self._call("calibration")
-        if not isinstance(batches, Iterable) or not (listed := list(batches)):
+        method = self._instance.calibration
+
+        def listed() -> Any:  # a generator runs here, with the seeds that its function has
+            batches = method()
+            return list(batches) if isinstance(batches, Iterable) else None
+
+        found: list[Any] | None = guarded(f"{self.reference}: calibration()", listed)
+        if not found:
             raise WorkloadError(f"{self.reference}: calibration() returned no batch")
-        return listed
+        return found
 
     def digest(self) -> str:
         """Return a digest of the workload's code and of the data it holds after `build_model`.
@@ -308,7 +322,7 @@ def describe_inputs(inputs: Any) -> str:
 
 
 def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors inside (nested) tuples, lists, mappings and dataclass-like outputs."""
+    """Yield the tensors inside (nested) tuples, lists, mappings and dataclasses."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -319,6 +333,9 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from iter_tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from iter_tensors(getattr(value, field.name))
 
 
 def guarded(what: str, call: Callable[[], Any]) -> Any:

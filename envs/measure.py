@@ -293,7 +293,13 @@ class Measurer:
                 f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float "
                 "tensor to compare; define quality(model)"
             )
-        return torch.cat(parts)
+        output = torch.cat(parts)
+        if not output.numel():
+            raise WorkloadError(
+                f"{self.loaded.reference}: the model's output has no elements to compare; give inputs that "
+                "are not empty, or define quality(model)"
+            )
+        return output
 
 
 def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:

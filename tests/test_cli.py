@@ -11,7 +11,7 @@ from commands import TINY, command, commands, environment, start, write
 
 import autoprec
 from autoprec.console import _without_password
-from autoprec.errors import PlanError
+from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.plan import SCHEMA, ModulePlan, Plan, UnitPlan
@@ -384,3 +384,9 @@ class Mine(Tiny):
     assert "runtime onnxruntime cannot run this workload: the model does not export to ONNX" in err
     code, _, err = command(tmp_path, "tune", "mine.py:Mine", "--runtime", "tvm")
     assert code == 2 and "unknown runtime 'tvm'; use one of eager, onnxruntime, openvino, or all" in err
+
+
+@pytest.mark.parametrize("limit", ["1%", "junk", -1, float("nan")])
+def test_best_plan_takes_an_absolute_limit_only(limit):
+    with pytest.raises(SettingError, match="best_plan takes an absolute number, 0 or more"):
+        autoprec.best_plan("mnist-cnn", max_quality_drop=limit, store="sqlite://")

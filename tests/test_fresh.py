@@ -1,13 +1,16 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+import autoprec
 from autoprec.agents.searcher import Problem
 from autoprec.envs.profile import profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Goal, Trial
+from autoprec.errors import WorkloadError
 from autoprec.execute import failed_run
 from autoprec.fresh import FreshMeasuring
 from autoprec.plan import AS_GIVEN
@@ -105,3 +108,37 @@ def test_a_lossless_plan_that_fails_gives_way_to_the_model_as_it_came():
 def test_for_memory_other_kernels_that_hold_as_much_and_are_slower_are_no_gain():
     verdict = decide({("fp32", "fp32"): 0.9, ("bf16", "fp32"): 0.8, ("bf16", "bf16"): 0.7}, "memory")
     assert verdict.lossless.evidence.searcher == AS_GIVEN
+
+
+class Silent(Two):
+    """The example inputs see nothing of the weights: every format loses nothing there, and much elsewhere."""
+
+    def build_model(self):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 64, bias=False))
+
+    def example_inputs(self):
+        return torch.zeros(1, 64)
+
+    def quality(self, model):
+        x = torch.randn(50, 64, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            return -float((model(x) - self.build_model()(x)).norm())
+
+
+def test_the_lossless_plan_changes_no_format_whatever_the_profile_saw():
+    result = autoprec.tune(
+        Silent, objective="memory", budget=3, searcher="random", max_quality_drop=0, store="sqlite://"
+    )
+    assert set(result.lossless.formats.values()) == {"fp32"}
+    assert result.lossless.evidence.quality.drop < 1e-3
+    assert result.best is not None and result.best.evidence.quality.drop <= 0
+
+
+def test_outputs_without_elements_are_refused():
+    class Empty(Two):
+        def example_inputs(self):
+            return torch.ones(0, 64)
+
+    with pytest.raises(WorkloadError, match="output has no elements to compare"):
+        prepare(Empty, "latency")

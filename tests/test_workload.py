@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,14 @@ from torch import nn
 from autoprec.errors import WorkloadError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
-from autoprec.workload import FIDELITY, Example, LoadedWorkload, Workload, define_workload
+from autoprec.workload import (
+    FIDELITY,
+    Example,
+    LoadedWorkload,
+    Workload,
+    define_workload,
+    iter_tensors,
+)
 
 GOOD = """
 import torch
@@ -481,3 +489,42 @@ class TestFingerprints:
 
 def test_a_loaded_workload_is_the_only_way_in():
     assert isinstance(load_workload(Small), LoadedWorkload)
+
+
+def define(build_model, **methods):
+    return define_workload(example_inputs=lambda: torch.ones(1, 4), **methods)(build_model)
+
+
+def test_calibration_may_be_a_generator_that_draws_and_its_mistakes_are_named():
+    def drawn():
+        for _ in range(2):
+            yield torch.randn(3)
+
+    first, second = (
+        load_workload(define(Small().build_model, calibration=drawn)).calibration() for _ in "ab"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True)) and len(first) == 2
+
+    def breaks():
+        yield torch.ones(3)
+        raise ValueError("bo\nom")
+
+    with pytest.raises(WorkloadError, match=r"calibration\(\) raised ValueError: bo om"):
+        load_workload(define(Small().build_model, calibration=breaks)).calibration()
+
+
+def test_a_lazy_model_is_refused_in_one_sentence():
+    with pytest.raises(
+        WorkloadError, match=r"0\.weight of the model has no shape yet \(a lazy module\); run"
+    ):
+        load_workload(define(lambda: nn.Sequential(nn.LazyLinear(4)))).build_model()
+
+
+def test_tensors_are_found_in_dataclasses():
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        extra: tuple
+
+    one, two = torch.ones(1), torch.ones(2)
+    assert [t.numel() for t in iter_tensors(Output(one, (two, "text")))] == [1, 2]

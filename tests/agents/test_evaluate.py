@@ -8,7 +8,7 @@ import pytest
 from autoprec.agents.evaluate import hypervolume, regret, run_search, runs_to_gain
 from autoprec.agents.random_search import RandomSearcher
 from autoprec.agents.searcher import Problem
-from autoprec.agents.warm_start import cheapest_plan, initial_plans, lossless_plan
+from autoprec.agents.warm_start import cheapest_plan, harmless_plan, initial_plans
 from autoprec.envs.space import FORMAT_NAMES, Goal, Trial
 from autoprec.envs.synthetic import synthetic_landscape
 
@@ -111,11 +111,11 @@ def test_first_plans_hold_lossless_uniform_and_the_bound() -> None:
     assert cost[np.arange(6), list(bound)].sum() == pytest.approx(cost.min(axis=1).sum())
 
 
-def test_a_format_that_loses_nothing_counts_as_lossless() -> None:
+def test_a_format_of_which_the_profile_saw_no_loss_is_where_local_search_starts() -> None:
     landscape = synthetic_landscape(5, 3)
     fast = FORMAT_NAMES.index("int4_weight_only")
     landscape.profile.error[1, fast] = 1e-8
     landscape.profile.time[1, fast] = 1e-6
     problem = Problem(landscape.space, landscape.profile, GOAL)
     base = landscape.space.baseline
-    assert lossless_plan(problem) == (base[0], fast, base[2])
+    assert harmless_plan(problem) == (base[0], fast, base[2])

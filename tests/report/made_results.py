@@ -6,7 +6,7 @@ import numpy as np
 
 from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
-from autoprec.agents.warm_start import cheapest_plan, initial_plans, lossless_plan
+from autoprec.agents.warm_start import cheapest_plan, initial_plans
 from autoprec.envs.space import FORMAT_NAMES, Goal, best_trial, pareto_front
 from autoprec.envs.synthetic import synthetic_landscape
 from autoprec.plan import Device, Evidence, Interval, ModulePlan, Plan, Quality, UnitPlan
@@ -103,7 +103,7 @@ def make_result(
             initial=initial_plans(problem) if turn == 1 else (),
             already=trials,
         )
-    lossless = landscape.evaluate(lossless_plan(problem), "lossless")
+    lossless = landscape.evaluate(space.baseline, "lossless")
     bound = landscape.evaluate(cheapest_plan(problem), "bound")
     best = best_trial(trials, goal)
 
