@@ -124,8 +124,8 @@ def show_result(console: Console, result: TuneResult) -> None:
 
 def _runtime_table(result: TuneResult) -> Table:
     """Return the best plan of each runtime beside its own lossless plan."""
-    table = Table("runtime", "lossless", "best", "over lossless", "drop", "runs", "", title_justify="left",
-                  title="Runtimes, each against the model as it came")  # fmt: skip
+    table = Table("runtime", "lossless", "best", "over lossless", "drop", "runs", "a run", "",
+                  title_justify="left", title="Runtimes, each against the model as it came")  # fmt: skip
     for row in runtime_rows(result):
         table.add_row(*row)
     return table

@@ -7,6 +7,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from autoprec.store.store import Store
 
 FRESH_SHARE = 0.2
 """Share of a budget in time that is kept for measuring the winners again."""
+EXPLORED = 0.5
+"""Share of the search in which every runtime that may win gets its part; the best then gets the rest."""
 HOPELESS = 0.98
 """A runtime is searched only where its cheapest plan costs at most this share of another's lossless one."""
 
@@ -148,7 +151,7 @@ class TuningJob:
         self._search_started, self._runs_before = started, len(self._trials)
         self._tell(goal, budget)
         kept = self._scout(searches, goal, budget)
-        self._search(kept, budget)
+        self._search(kept, goal, budget)
         searching = time.perf_counter() - started
 
         started = time.perf_counter()
@@ -196,7 +199,7 @@ class TuningJob:
             ),
             runtimes=(
                 *(_outcome(search, verdicts[search.name], search in kept) for search in searches),
-                *(RuntimeOutcome(name, None, None, 0, reason) for name, reason in refused.items()),
+                *(RuntimeOutcome(name, None, None, 0, 0.0, reason) for name, reason in refused.items()),
             ),
             artefacts=artefacts,
         )
@@ -233,18 +236,34 @@ class TuningJob:
             or lossless[s.name] <= min(lossless.values())
         ]
 
-    def _search(self, searches: list[RuntimeSearch], budget: Budget) -> None:
-        """Share what is left of the budget among the runtimes."""
-        deadline = None if budget.seconds is None else budget.seconds * (1 - FRESH_SHARE)
-        for index, search in enumerate(searches):
-            left = len(searches) - index
-            until = None if deadline is None else self.elapsed + (deadline - self.elapsed) / left
-            runs = (
-                None
-                if budget.runs is None
-                else len(search.trials) + max(0, budget.runs - len(self._trials)) // left
-            )
-            search.search(runs, lambda until=until: until is not None and self.elapsed > until)  # type: ignore[misc]
+    def _search(self, searches: list[RuntimeSearch], goal: Goal, budget: Budget) -> None:
+        """Share half of what is left of the budget among the runtimes; the leader then gets the rest."""
+        if len(searches) > 1:
+            end = self._end_of(budget, EXPLORED)
+            runs = None if budget.runs is None else int(EXPLORED * (budget.runs - len(self._trials)))
+            for index, search in enumerate(searches):
+                until = None if end is None else self.elapsed + (end - self.elapsed) / (len(searches) - index)
+                search.search(
+                    None if runs is None else len(search.trials) + max(0, runs) // len(searches),
+                    partial(self._is_past, until),
+                )
+
+        def lead(search: RuntimeSearch) -> float:
+            best = best_trial(search.trials, goal)
+            return math.inf if best is None else best.cost(goal)
+
+        leader = min(searches, key=lead)
+        left = None if budget.runs is None else len(leader.trials) + max(0, budget.runs - len(self._trials))
+        leader.search(left, partial(self._is_past, self._end_of(budget, 1.0)))
+
+    def _end_of(self, budget: Budget, share: float) -> float | None:
+        """Return when a share of the time that is left for searching ends."""
+        if budget.seconds is None:
+            return None
+        return self.elapsed + share * (budget.seconds * (1 - FRESH_SHARE) - self.elapsed)
+
+    def _is_past(self, until: float | None) -> bool:
+        return until is not None and self.elapsed > until
 
     def _time_left(self, budget: Budget, shares: int) -> Callable[[], float]:
         """Return what tells the seconds that are left of one share of the time that is left now."""
@@ -325,4 +344,5 @@ def _rank(verdict: Verdict, goal: Goal) -> tuple[bool, float]:
 
 def _outcome(search: RuntimeSearch, verdict: Verdict, searched: bool) -> RuntimeOutcome:
     reason = "" if searched else "without any limit on quality it is no faster than another without loss"
-    return RuntimeOutcome(search.name, verdict.best, verdict.lossless, len(search.trials), reason)
+    trials, seconds = len(search.trials), search.run_seconds()
+    return RuntimeOutcome(search.name, verdict.best, verdict.lossless, trials, seconds, reason)

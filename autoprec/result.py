@@ -36,6 +36,7 @@ class RuntimeOutcome:
         best: Its best plan for the goal, or `None`.
         lossless: Its best lossless plan; `None` where it was left out.
         trials: How many plans were measured in it.
+        seconds: What one of them took in all, building it and judging it included; the median.
         reason: Why it was left out, or not searched to the end; empty otherwise.
     """
 
@@ -43,6 +44,7 @@ class RuntimeOutcome:
     best: Plan | None
     lossless: Plan | None
     trials: int
+    seconds: float
     reason: str
 
 
@@ -111,7 +113,7 @@ def runtime_rows(result: TuneResult) -> list[tuple[str, ...]]:
     """Return a row for each runtime: its name, and what it came to.
 
     That is the speedup of its lossless plan, of its best plan, of the second over the first, the drop, the
-    number of plans measured, and why it was left out.
+    number of plans measured, what one of them took, and why it was left out.
     """
     rows: list[tuple[str, ...]] = []
     for outcome in result.runtimes:
@@ -126,6 +128,7 @@ def runtime_rows(result: TuneResult) -> list[tuple[str, ...]]:
                 _shown(over) if over is not None else "–",
                 f"{best.quality.drop:.4g}" if best is not None else "–",
                 str(outcome.trials),
+                f"{outcome.seconds:.1f} s" if outcome.trials else "–",
                 outcome.reason,
             )
         )

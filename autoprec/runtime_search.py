@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 
 from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
@@ -108,6 +109,11 @@ class RuntimeSearch:
         """Return what a plan that was tried costs, by the goal; infinity where it was not, or failed."""
         found = [trial for trial in self.trials if trial.assignment == assignment and trial.ok]
         return found[0].cost(self._parts.goal) if found else math.inf
+
+    def run_seconds(self) -> float:
+        """Return what a measured run took in all, the median over this runtime's own."""
+        runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
+        return median([run.wall_seconds for run in runs if not run.fresh] or [0.0])
 
     def decide(self, limit: float | None, measured_runs: int, seconds_left: Callable[[], float]) -> Verdict:
         """Measure the winners again; see `FreshMeasuring`."""

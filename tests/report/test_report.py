@@ -14,7 +14,7 @@ from pages import Page
 from autoprec.envs.space import FORMAT_NAMES, Goal
 from autoprec.errors import PlanError
 from autoprec.report import write_report
-from autoprec.result import Spending
+from autoprec.result import RuntimeOutcome, Spending
 
 ALL_FIGURES = {"pareto", "sensitivity", "cost", "gains", "progress"}
 
@@ -219,3 +219,15 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(encoder, tm
     with pytest.raises(PlanError, match=r"cannot write report .*taken"):
         write_report(encoder, tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_runtimes_are_set_side_by_side(encoder, tmp_path):
+    outcomes = (
+        RuntimeOutcome("eager", encoder.best, encoder.lossless, 12, 2.5, ""),
+        RuntimeOutcome("openvino", None, None, 0, 0.0, "the model does not export to ONNX: <script>"),
+    )
+    text = write_report(replace(encoder, runtimes=outcomes), tmp_path / "r.html").read_text()
+    assert "<h2>Runtimes</h2>" in text and "2.5 s" in text
+    assert "does not export to ONNX: &lt;script&gt;" in text
+    alone = write_report(replace(encoder, runtimes=outcomes[:1]), tmp_path / "r.html").read_text()
+    assert "<h2>Runtimes</h2>" not in alone
