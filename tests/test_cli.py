@@ -235,7 +235,9 @@ def test_tuning_a_real_model_and_checking_the_plan(tmp_path):
         assert evidence.measured_runs == sum(not run.fresh for run in runs)
         assert any(run.fresh and run.plan_key == plan.key for run in runs)
         assert store.best_plan(architecture=plan.architecture, objective="latency") is not None
-    assert autoprec.best_plan("mnist-cnn", store=str(tmp_path / "store.db")).architecture == plan.architecture
+    # The command ran with one thread, and figures hold for a number of threads.
+    found = autoprec.best_plan("mnist-cnn", anywhere=True, store=str(tmp_path / "store.db"))
+    assert found.architecture == plan.architecture
 
     code, out, err = command(tmp_path, "check", "results/deep/plan.json", "mnist-cnn")
     assert err == "" and "claimed" in out
