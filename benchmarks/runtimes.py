@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ import onnx
 from autoprec.api import tune
 from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.plans import make_plan
-from autoprec.plan import Plan
+from autoprec.plan import EAGER, Plan
 from autoprec.prepare import Prepared, prepare
 from autoprec.runtimes.available import GRAPH_RUNTIMES
 from autoprec.runtimes.graph_module import GraphModule
@@ -62,8 +62,9 @@ def main(
                 sys.stderr.write(f"left out: {title} ({error})\n")
         with prepared.measurer.executable(plan) as executable:
             rows.append(_row(prepared, f"AutoPrec, {budget}: {plan.runtime}", executable))
-            with prepared.measurer.executable(_fp32(prepared, plan.runtime)) as own:
-                over = prepared.measurer.time(own, executable, FRESH_TIMING)
+            own = None if plan.runtime == EAGER else _fp32(prepared, plan.runtime)
+            with nullcontext() if own is None else prepared.measurer.executable(own) as reference:
+                over = prepared.measurer.time(reference, executable, FRESH_TIMING)
         sys.stdout.write(f"over its runtime's own fp32: {over.ratio:.3f} [{over.low:.3f}, {over.high:.3f}]\n")
         sys.stdout.write(f"{result.tried} plans measured, {sum(_seconds(result)):.0f} s in all\n")
     table(f"{workload}, {objective}", rows)
