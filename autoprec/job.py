@@ -150,7 +150,7 @@ class TuningJob:
         self._phase("searching")
         self._search_started, self._runs_before = started, len(self._trials)
         self._tell(goal, budget)
-        kept = self._scout(searches, goal, budget)
+        kept = self._scout(searches)
         self._search(kept, goal, budget)
         searching = time.perf_counter() - started
 
@@ -221,7 +221,7 @@ class TuningJob:
             raise SettingError(f"runtime {name} cannot run this workload: {reason}")
         return searches, refused
 
-    def _scout(self, searches: list[RuntimeSearch], goal: Goal, budget: Budget) -> list[RuntimeSearch]:
+    def _scout(self, searches: list[RuntimeSearch]) -> list[RuntimeSearch]:
         """Measure what each runtime offers and return those that may win."""
         if len(searches) == 1:
             return searches

@@ -99,11 +99,28 @@ class RuntimeSearch:
 
     def scout(self) -> None:
         """Measure the plans that say what this runtime has to offer: the lossless one and the bound."""
-        self._search(None, [self.problem.space.baseline, cheapest_plan(self.problem)], lambda: False, 0)
+        done = {trial.assignment for trial in self.trials}
+        for plan in dict.fromkeys((self.problem.space.baseline, cheapest_plan(self.problem))):
+            if plan not in done:
+                self.trials.append(self._evaluate(plan, "initial"))
 
     def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
         """Search until so many trials were made in all, or it is to stop."""
-        self._search(runs, initial_plans(self.problem), should_stop, BATCH)
+        settings = self._parts.settings
+        # A searcher starts from nothing each time: what was measured before is told to it.
+        searcher = make_searcher(settings.searcher, self.problem, settings.seed)
+        try:
+            self.trials = run_search(
+                searcher,
+                self._evaluate,
+                runs,
+                initial=initial_plans(self.problem),
+                already=self.trials,
+                batch=BATCH,
+                should_stop=should_stop,
+            )
+        finally:
+            searcher.close()
 
     def cost_of(self, assignment: Assignment) -> float:
         """Return what a plan that was tried costs, by the goal; infinity where it was not, or failed."""
@@ -134,31 +151,6 @@ class RuntimeSearch:
     def _phase(self, name: str, detail: str, share: float | None) -> None:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"
         self._parts.phase(name, shown, share)
-
-    def _search(
-        self,
-        runs: int | None,
-        initial: list[Assignment],
-        should_stop: Callable[[], bool],
-        batch: int,
-    ) -> None:
-        # A searcher starts from nothing each time: what was measured before is told to it.
-        searcher = make_searcher(
-            self._parts.settings.searcher if batch else "random", self.problem, self._parts.settings.seed
-        )
-        budget = runs if batch else len({*initial, *(trial.assignment for trial in self.trials)})
-        try:
-            self.trials = run_search(
-                searcher,
-                self._evaluate,
-                budget,
-                initial=initial,
-                already=self.trials,
-                batch=max(1, batch),
-                should_stop=should_stop,
-            )
-        finally:
-            searcher.close()
 
     def _evaluate(self, assignment: Assignment, proposer: str) -> Trial:
         parts = self._parts

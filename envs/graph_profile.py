@@ -17,9 +17,9 @@ from torch import nn
 
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer, relative_error
-from autoprec.envs.passes import baseline_shares, judge_modules, observe_inputs
+from autoprec.envs.passes import judge_modules
 from autoprec.envs.plans import make_plan
-from autoprec.envs.profile import JUDGED_BATCHES, Profiled
+from autoprec.envs.profile import JUDGED_BATCHES, Profiled, observe_baseline
 from autoprec.envs.space import FORMAT_NAMES, Profile
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
@@ -58,15 +58,12 @@ def profile_graph(
     Raises:
         RuntimeRefusedError: The runtime cannot run the model.
     """
-    run, model, units = measurer.loaded.run, measurer.model, discovery.units
-    examples = [(example.inputs, example.weight) for example in measurer.examples]
-    batches = [*(inputs for inputs, _ in examples), *calibration]
+    model, units = measurer.model, discovery.units
+    batches = [*(example.inputs for example in measurer.examples), *calibration]
     modules = [module for unit in units for module in unit.modules]
     progress("export", 0.0)
     missing = runtime.prepare()
-    statistics = observe_inputs(run, model, modules, batches)
-    ranges = {path: (seen.low, seen.high) for path, seen in statistics.items()}
-    shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
+    statistics, ranges, shares, seconds = observe_baseline(measurer, modules, batches)
 
     width = len(FORMAT_NAMES)
     own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
@@ -111,7 +108,7 @@ def profile_graph(
                 if not reason:
                     time[u, k] = max(SMALLEST_TIME, time[u, own[u]] + whole * change / len(chosen))
                     held[u, k] = held[u, own[u]] - freed // len(chosen)
-    judged = batches[: max(JUDGED_BATCHES, len(examples))]
+    judged = batches[: max(JUDGED_BATCHES, len(measurer.examples))]
     _judge(measurer, units, np.isfinite(time), ranges, judged, error)
     features = unit_features(
         model, units, statistics,
@@ -146,7 +143,7 @@ def _refusal(runtime: GraphRuntime, unit: Unit, name: str, missing: dict[str, st
         support = runtime.support(module.operation, name)
         if support.level is not Level.NATIVE:
             return support.reason
-    if unit.tied and name != unit.baseline:
+    if unit.tied:
         return f"{runtime.name}: the weights of this unit are tied, and would be held twice"
     return ""
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
-from autoprec.envs.passes import KernelFigures, baseline_shares, kernel_pass, observe_inputs
+from autoprec.envs.passes import InputStatistics, KernelFigures, baseline_shares, kernel_pass, observe_inputs
 from autoprec.envs.plans import plan_of
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Objective, Profile
 from autoprec.envs.units import Discovery, TunableModule, Unit
@@ -71,6 +71,23 @@ class _Tried:
     figures: KernelFigures
 
 
+def observe_baseline(
+    measurer: Measurer, modules: Sequence[TunableModule], batches: Sequence[Any]
+) -> tuple[dict[str, InputStatistics], dict[str, InputRange], dict[str, float], float]:
+    """Watch the model as it came.
+
+    Returns:
+        By module path: statistics of its input, the range of that, and its share of one run over the
+        examples; and the seconds of such a run.
+    """
+    run, model = measurer.loaded.run, measurer.model
+    examples = [(example.inputs, example.weight) for example in measurer.examples]
+    statistics = observe_inputs(run, model, modules, batches)
+    ranges = {path: (seen.low, seen.high) for path, seen in statistics.items()}
+    shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
+    return statistics, ranges, shares, seconds
+
+
 def profile_workload(
     measurer: Measurer,
     discovery: Discovery,
@@ -97,9 +114,7 @@ def profile_workload(
     batches = [*(inputs for inputs, _ in examples), *calibration]
     modules = [module for unit in discovery.units for module in unit.modules]
     progress("inputs", 0.0)
-    statistics = observe_inputs(run, model, modules, batches)
-    ranges = {path: (seen.low, seen.high) for path, seen in statistics.items()}
-    shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
+    statistics, ranges, shares, seconds = observe_baseline(measurer, modules, batches)
 
     wanted = [name for name in FORMAT_NAMES if name in {*formats, "fp32"}]
     tried = _untouched(model, discovery, shares)

@@ -7,24 +7,21 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
 from autoprec.runtimes.calls import output_tensors, watch_calls
-from autoprec.runtimes.graph_module import Arrays, GraphModule
+from autoprec.runtimes.graph_module import GraphModule, RunGraph
 from autoprec.runtimes.onnx_edit import GraphEditor, graph_bytes
 from autoprec.runtimes.onnx_export import ExportedGraph, export_graph
 from autoprec.runtimes.probe import Probe
 from autoprec.runtimes.runtime import Executable, Runtime
 
-Run = Callable[[Arrays], Sequence[NDArray[Any]]]
 Ran = Callable[[str, Sequence[str], str], str]
 """From a module's path, the names of its nodes in the exported graph and the format asked for, the format
 that was found in the graph that was built."""
@@ -74,13 +71,7 @@ class Export:
 
 
 class GraphRuntime(Runtime):
-    """A runtime that runs an ONNX graph.
-
-    Attributes:
-        package: The distribution that it needs.
-    """
-
-    package: str
+    """A runtime that runs an ONNX graph; its name is that of the distribution that it needs."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -89,7 +80,7 @@ class GraphRuntime(Runtime):
     @property
     def versions(self) -> dict[str, str]:
         """See `Runtime.versions`."""
-        return {self.package: version(self.package)}
+        return {self.name: version(self.name)}
 
     @property
     def exported(self) -> ExportedGraph:
@@ -161,7 +152,7 @@ class GraphRuntime(Runtime):
         return GraphExecutable(graph, applied, graph_bytes(proto), folder)
 
     @abstractmethod
-    def start(self, file: Path) -> tuple[Run, Ran]:
+    def start(self, file: Path) -> tuple[RunGraph, Ran]:
         """Load a graph: return what runs it, and what tells the format that a module really runs in."""
 
 

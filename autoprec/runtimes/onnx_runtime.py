@@ -12,7 +12,8 @@ import torch
 
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import Level, Operation, Support
-from autoprec.runtimes.graph_runtime import GraphRuntime, Ran, Run
+from autoprec.runtimes.graph_module import RunGraph
+from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
 
 _COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
     "int8": {
@@ -28,7 +29,6 @@ class OnnxRuntime(GraphRuntime):
     """Runs the ONNX graph by ONNX Runtime, with as many threads as torch has."""
 
     name = "onnxruntime"
-    package = "onnxruntime"
 
     def support(self, operation: Operation, format_name: str) -> Support:
         """See `GraphRuntime.support`."""
@@ -42,7 +42,7 @@ class OnnxRuntime(GraphRuntime):
             return Support(Level.NATIVE)
         return Support(Level.REFUSED, "ONNX Runtime has no CPU kernel for it")
 
-    def start(self, file: Path) -> tuple[Run, Ran]:
+    def start(self, file: Path) -> tuple[RunGraph, Ran]:
         """See `GraphRuntime.start`."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

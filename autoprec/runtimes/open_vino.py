@@ -10,7 +10,8 @@ import openvino
 import torch
 
 from autoprec.kernels.registry import Level, Operation, Support
-from autoprec.runtimes.graph_runtime import GraphRuntime, Ran, Run
+from autoprec.runtimes.graph_module import RunGraph
+from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
 
 _FORMATS = {
     Operation.LINEAR: {"fp32", "int8_static", "int8_weight_only", "int4_weight_only"},
@@ -26,7 +27,6 @@ class OpenVinoRuntime(GraphRuntime):
     """Compiles the ONNX graph by OpenVINO in single precision, with as many threads as torch has."""
 
     name = "openvino"
-    package = "openvino"
 
     def support(self, operation: Operation, format_name: str) -> Support:
         """See `GraphRuntime.support`."""
@@ -34,7 +34,7 @@ class OpenVinoRuntime(GraphRuntime):
             return Support(Level.NATIVE)
         return Support(Level.REFUSED, f"OpenVINO: no such format for one {operation.value} layer on a CPU")
 
-    def start(self, file: Path) -> tuple[Run, Ran]:
+    def start(self, file: Path) -> tuple[RunGraph, Ran]:
         """See `GraphRuntime.start`."""
         compiled = openvino.Core().compile_model(
             str(file),
