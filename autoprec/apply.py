@@ -14,6 +14,7 @@ from torch import nn
 
 from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
+from autoprec.kernels.calibration import Calibration, decode_smoothing
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
 from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
@@ -104,7 +105,7 @@ def convert_modules(model: nn.Module, plan: Plan) -> None:
             )
         kernel = implementation(Operation(entry.operation), unit.format, entry.implementation)
         try:
-            converted = kernel.convert(module, entry.input_range, memo)
+            converted = kernel.convert(module, calibration_of(entry), memo)
         except MemoryError:
             raise
         except Exception as error:
@@ -113,6 +114,17 @@ def convert_modules(model: nn.Module, plan: Plan) -> None:
         if converted is not module:
             replaced[module] = converted.train(module.training)
     swap_modules(model, replaced)
+
+
+def calibration_of(entry: ModulePlan) -> Calibration | None:
+    """Return what a plan says of a module's input.
+
+    Raises:
+        ConversionError: Its smoothing cannot be read.
+    """
+    if entry.input_range is None:
+        return None
+    return Calibration(*entry.input_range, decode_smoothing(entry.smoothing))
 
 
 def swap_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:

@@ -55,13 +55,16 @@ class ModulePlan(_Model):
         path: The module's name in `model.named_modules()`.
         operation: What it computes.
         implementation: The kernel, a name that `autoprec.kernels.registry` knows for the unit's format.
-        input_range: Smallest and largest input seen in calibration; needed by static formats only.
+        input_range: Smallest and largest input seen in calibration, after smoothing; needed by formats that
+            are calibrated only.
+        smoothing: The exponents of smoothing formats, in base64: see `autoprec.kernels.calibration`.
     """
 
     path: Name
     operation: Literal["linear", "conv2d", "embedding"]
     implementation: Name
     input_range: tuple[Finite, Finite] | None = None
+    smoothing: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] | None = None
 
 
 class UnitPlan(_Model):
@@ -188,7 +191,7 @@ class Plan(_Model):
     def key(self) -> str:
         """Digest of what the plan makes a model do: module, format, implementation and input range."""
         rows = sorted(
-            (module.path, unit.format, module.implementation, module.input_range)
+            (module.path, unit.format, module.implementation, module.input_range, module.smoothing)
             for unit in self.units
             for module in unit.modules
         )

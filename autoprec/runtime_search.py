@@ -22,6 +22,7 @@ from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
 from autoprec.execute import RunRequest, execute, failed_run
 from autoprec.fresh import FreshMeasuring, Verdict
+from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
 from autoprec.plan import EAGER
 from autoprec.prepare import Prepared
 from autoprec.settings import TuneSettings
@@ -199,9 +200,9 @@ class RuntimeSearch:
         key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
         stored = parts.store.load_profile(self.context_key, key)
         if stored is not None:
-            ranges = {path: (float(low), float(high)) for path, (low, high) in stored["ranges"].items()}
+            calibrations = calibrations_from_data(stored["calibrations"])
             landscape = Landscape.from_data(stored["landscape"], "stored profile")
-            return Profiled(landscape.profile, ranges, self.name)
+            return Profiled(landscape.profile, calibrations, self.name)
         late: list[str] = []
 
         def progress(what: str, share: float) -> None:
@@ -237,7 +238,10 @@ class RuntimeSearch:
         space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
         reference = prepared.loaded.reference
         landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
-        payload = {"landscape": landscape.to_data(), "ranges": profiled.ranges}
+        payload = {
+            "landscape": landscape.to_data(),
+            "calibrations": calibrations_to_data(profiled.calibrations),
+        }
         parts.store.save_profile(self.context_key, key, payload)
         return profiled
 

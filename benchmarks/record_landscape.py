@@ -38,7 +38,11 @@ def main() -> None:
     trials = []
     for assignment in track(plans, f"measuring {len(plans)} plans"):
         plan = plan_of(
-            prepared.discovery, prepared.context.architecture, profiled.profile, assignment, profiled.ranges
+            prepared.discovery,
+            prepared.context.architecture,
+            profiled.profile,
+            assignment,
+            profiled.calibrations,
         )
         run = execute(prepared.measurer, RunRequest(plan, "recorded", "search", TIMING))
         ok = run.status == "ok"

@@ -15,17 +15,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from autoprec.envs.baseline import observe_baseline
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer, relative_error
 from autoprec.envs.passes import judge_modules
 from autoprec.envs.plans import make_plan
-from autoprec.envs.profile import JUDGED_BATCHES, Profiled, observe_baseline
+from autoprec.envs.profile import JUDGED_BATCHES, Profiled
 from autoprec.envs.space import FORMAT_NAMES, Profile
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
 from autoprec.errors import CandidateError, RuntimeRefusedError
 from autoprec.kernels import reference
-from autoprec.kernels.registry import InputRange, Level, Operation, held_bytes
+from autoprec.kernels.calibration import Calibrations
+from autoprec.kernels.registry import Level, Operation, held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.graph_runtime import GraphRuntime
 from autoprec.runtimes.runtime import Executable
@@ -63,7 +65,7 @@ def profile_graph(
     modules = [module for unit in units for module in unit.modules]
     progress("export", 0.0)
     missing = runtime.prepare()
-    statistics, ranges, shares, seconds = observe_baseline(measurer, modules, batches)
+    seen = observe_baseline(measurer, modules, batches)
 
     width = len(FORMAT_NAMES)
     own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
@@ -82,12 +84,12 @@ def profile_graph(
     def plan(name: str, chosen: Sequence[int]) -> Plan:
         formats = [name if u in chosen else unit.baseline for u, unit in enumerate(units)]
         names = [[runtime.name] * len(unit.modules) for unit in units]
-        return make_plan(discovery, architecture, formats, names, ranges, runtime.name)
+        return make_plan(discovery, architecture, formats, names, seen.calibrations, runtime.name)
 
     with _whole_model(measurer, plan("", ())) as base:
         whole = 1 / measurer.time(None, base, TIMING).ratio
         for u, unit in enumerate(units):
-            time[u, own[u]] = max(SMALLEST_TIME, whole * sum(shares[m.path] for m in unit.modules))
+            time[u, own[u]] = max(SMALLEST_TIME, whole * sum(seen.shares[m.path] for m in unit.modules))
             error[u, own[u]] = 0.0
             held[u, own[u]] = held_bytes(nn.ModuleList(model.get_submodule(m.path) for m in unit.modules))
         tries = [(name, chosen) for name, kinds in possible.items() for chosen in kinds.values()]
@@ -109,10 +111,10 @@ def profile_graph(
                     time[u, k] = max(SMALLEST_TIME, time[u, own[u]] + whole * change / len(chosen))
                     held[u, k] = held[u, own[u]] - freed // len(chosen)
     judged = batches[: max(JUDGED_BATCHES, len(measurer.examples))]
-    _judge(measurer, units, np.isfinite(time), ranges, judged, error)
+    _judge(measurer, units, np.isfinite(time), seen.calibrations, judged, error)
     features = unit_features(
-        model, units, statistics,
-        [sum(shares[m.path] for m in unit.modules) for unit in units],
+        model, units, seen.statistics,
+        [sum(seen.shares[m.path] for m in unit.modules) for unit in units],
         [float(held[u, k]) / max(1, measurer.baseline_bytes) for u, k in enumerate(own)],
     )  # fmt: skip
     names = tuple(
@@ -120,9 +122,9 @@ def profile_graph(
         for u, unit in enumerate(units)
     )
     profile = Profile(
-        time, held, error, features, names, seconds, measurer.baseline_bytes, tuple(map(tuple, reasons))
+        time, held, error, features, names, seen.seconds, measurer.baseline_bytes, tuple(map(tuple, reasons))
     )
-    return Profiled(profile, ranges, runtime.name)
+    return Profiled(profile, seen.calibrations, runtime.name)
 
 
 @contextmanager
@@ -152,7 +154,7 @@ def _judge(
     measurer: Measurer,
     units: Sequence[Unit],
     wanted: Any,
-    ranges: dict[str, InputRange],
+    calibrations: dict[str, Calibrations],
     batches: Sequence[Any],
     error: Any,
 ) -> None:
@@ -167,13 +169,15 @@ def _judge(
             if error[u, k] == 0.0:
                 continue
             name = FORMAT_NAMES[k]
+            known = calibrations.get(path)
+            needed = None if known is None else known.of(name)
             if operations[path] is Operation.EMBEDDING:
                 found = reference.embedding(name, value, module.weight)  # type: ignore[arg-type]
             elif operations[path] is Operation.CONV2D:
-                found = reference.conv2d(name, value, module, ranges.get(path))  # type: ignore[arg-type]
+                found = reference.conv2d(name, value, module, needed)  # type: ignore[arg-type]
             else:
                 weight, bias = module.weight, module.bias
-                found = reference.linear(name, value, weight, bias, ranges.get(path))  # type: ignore[arg-type]
+                found = reference.linear(name, value, weight, bias, needed)  # type: ignore[arg-type]
             sums.setdefault((u, int(k)), []).append(relative_error(found, output))
 
     judge_modules(

@@ -20,9 +20,9 @@ from autoprec.apply import swap_modules
 from autoprec.envs.measure import process_state_kept, relative_error
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import WorkloadError, one_line
+from autoprec.kernels.calibration import Calibrations
 from autoprec.kernels.registry import (
     Implementation,
-    InputRange,
     Memo,
     held_bytes,
 )
@@ -36,11 +36,19 @@ MIN_ROUNDS, MAX_ROUNDS = 4, 100
 
 @dataclass(frozen=True)
 class InputStatistics:
-    """What a module's inputs looked like over the calibration batches."""
+    """What a module's inputs looked like over the calibration batches.
+
+    Attributes:
+        low: Smallest element.
+        high: Largest.
+        std: Standard deviation, the mean over the batches.
+        channels: Of a linear layer's input: smallest and largest element of each channel, [inputs] each.
+    """
 
     low: float
     high: float
     std: float
+    channels: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass
@@ -73,6 +81,7 @@ def observe_inputs(
         WorkloadError: The model rejects a batch.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}
+    channels: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def record(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
         if value.is_floating_point() and value.numel():
@@ -80,6 +89,12 @@ def observe_inputs(
             found.setdefault(path, []).append(
                 (float(low), float(high), float(value.float().std(correction=0)))
             )
+            if isinstance(module, nn.Linear):
+                least, most = torch.aminmax(value.float().flatten(0, -2), dim=0)
+                if path in channels:
+                    least = torch.minimum(least, channels[path][0])
+                    most = torch.maximum(most, channels[path][1])
+                channels[path] = least, most
 
     with _watched(model, modules, record), torch.no_grad(), process_state_kept():
         for batch in batches:
@@ -95,6 +110,7 @@ def observe_inputs(
             min(low for low, _, _ in rows),
             max(high for _, high, _ in rows),
             float(np.mean([r[2] for r in rows])),
+            channels.get(path),
         )
         for path, rows in found.items()
     }
@@ -105,7 +121,7 @@ def kernel_pass(
     model: nn.Module,
     discovery: Discovery,
     kernels: Mapping[str, Implementation],
-    ranges: Mapping[str, InputRange],
+    calibrations: Mapping[str, Calibrations],
     timed_inputs: Sequence[tuple[Any, float]],
     judged_inputs: Sequence[Any],
     *,
@@ -118,7 +134,7 @@ def kernel_pass(
         model: The model as it came; never changed.
         discovery: The units.
         kernels: Module path to the implementation to try there.
-        ranges: Calibrated input ranges.
+        calibrations: What calibration told of the inputs of modules.
         timed_inputs: (inputs, weight) of the examples, weights summing to 1.
         judged_inputs: Inputs on which local errors are judged; the examples come first, so that a kernel
             that fails at a shape really seen is refused here.
@@ -131,7 +147,9 @@ def kernel_pass(
     for path, kernel in kernels.items():
         source = model.get_submodule(path)
         try:
-            converted[path] = kernel.convert(source, ranges.get(path), memo).train(source.training)
+            known = calibrations.get(path)
+            needed = None if known is None else known.of(kernel.format)
+            converted[path] = kernel.convert(source, needed, memo).train(source.training)
         except Exception as error:
             figures[path].refused = _reason(error)
             continue

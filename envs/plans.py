@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Profile
 from autoprec.envs.units import Discovery
 from autoprec.errors import PlanError
+from autoprec.kernels.calibration import Calibrations, encode_smoothing
 from autoprec.kernels.formats import FORMATS
-from autoprec.kernels.registry import InputRange
 from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
 
 
@@ -33,7 +33,7 @@ def make_plan(
     architecture: str,
     formats: Sequence[str],
     implementations: Sequence[Sequence[str]],
-    ranges: Mapping[str, InputRange],
+    calibrations: Mapping[str, Calibrations],
     runtime: str = EAGER,
 ) -> Plan:
     """Return the plan that runs each unit in a format by the given implementations.
@@ -43,22 +43,25 @@ def make_plan(
         architecture: Fingerprint of the model's structure.
         formats: A format for each unit.
         implementations: For each unit, an implementation for each of its modules.
-        ranges: Calibrated input range of each module path; used where a format needs one.
+        calibrations: What calibration told of the input of each module path; used where a format needs it.
         runtime: What executes it.
     """
     units = []
     for unit, name, chosen in zip(discovery.units, formats, implementations, strict=True):
-        calibrated = FORMATS[name].calibrated
-        modules = tuple(
-            ModulePlan(
-                path=module.path,
-                operation=module.operation.value,
-                implementation=implementation,
-                input_range=ranges.get(module.path) if calibrated else None,
+        modules = []
+        for module, implementation in zip(unit.modules, chosen, strict=True):
+            known = calibrations.get(module.path)
+            needed = None if known is None else known.of(name)
+            modules.append(
+                ModulePlan(
+                    path=module.path,
+                    operation=module.operation.value,
+                    implementation=implementation,
+                    input_range=None if needed is None else (needed.low, needed.high),
+                    smoothing=None if needed is None else encode_smoothing(needed.smoothing),
+                )
             )
-            for module, implementation in zip(unit.modules, chosen, strict=True)
-        )
-        units.append(UnitPlan(name=unit.name, format=name, modules=modules))
+        units.append(UnitPlan(name=unit.name, format=name, modules=tuple(modules)))
     return Plan(architecture=architecture, runtime=runtime, units=tuple(units), left=discovery.left)
 
 
@@ -67,7 +70,7 @@ def plan_of(
     architecture: str,
     profile: Profile,
     assignment: Assignment,
-    ranges: Mapping[str, InputRange],
+    calibrations: Mapping[str, Calibrations],
     runtime: str = EAGER,
 ) -> Plan:
     """Return the plan of an assignment, with the implementations that the profile found best."""
@@ -76,7 +79,7 @@ def plan_of(
         architecture,
         [FORMAT_NAMES[index] for index in assignment],
         [profile.implementations[unit][index] for unit, index in enumerate(assignment)],
-        ranges,
+        calibrations,
         runtime,
     )
 

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
-from autoprec.envs.passes import InputStatistics, KernelFigures, baseline_shares, kernel_pass, observe_inputs
+from autoprec.envs.passes import KernelFigures, kernel_pass
 from autoprec.envs.plans import plan_of
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Objective, Profile
 from autoprec.envs.units import Discovery, TunableModule, Unit
+from autoprec.kernels.calibration import Calibrations
 from autoprec.kernels.registry import (
     Implementation,
-    InputRange,
     Level,
     Memo,
     Support,
@@ -49,17 +50,17 @@ class Profiled:
 
     Attributes:
         profile: The arrays that searchers see.
-        ranges: Calibrated input range of each module path.
+        calibrations: What calibration told of the input of each module path.
         runtime: What was profiled.
     """
 
     profile: Profile
-    ranges: dict[str, InputRange]
+    calibrations: dict[str, Calibrations]
     runtime: str = EAGER
 
     def plan(self, discovery: Discovery, architecture: str, assignment: Assignment) -> Plan:
         """Return the plan of an assignment, with the implementations that were found best."""
-        return plan_of(discovery, architecture, self.profile, assignment, self.ranges, self.runtime)
+        return plan_of(discovery, architecture, self.profile, assignment, self.calibrations, self.runtime)
 
 
 @dataclass(frozen=True)
@@ -69,23 +70,6 @@ class _Tried:
     kernel: Implementation
     level: Level
     figures: KernelFigures
-
-
-def observe_baseline(
-    measurer: Measurer, modules: Sequence[TunableModule], batches: Sequence[Any]
-) -> tuple[dict[str, InputStatistics], dict[str, InputRange], dict[str, float], float]:
-    """Watch the model as it came.
-
-    Returns:
-        By module path: statistics of its input, the range of that, and its share of one run over the
-        examples; and the seconds of such a run.
-    """
-    run, model = measurer.loaded.run, measurer.model
-    examples = [(example.inputs, example.weight) for example in measurer.examples]
-    statistics = observe_inputs(run, model, modules, batches)
-    ranges = {path: (seen.low, seen.high) for path, seen in statistics.items()}
-    shares, seconds = baseline_shares(run, model, [m.path for m in modules], examples)
-    return statistics, ranges, shares, seconds
 
 
 def profile_workload(
@@ -114,10 +98,10 @@ def profile_workload(
     batches = [*(inputs for inputs, _ in examples), *calibration]
     modules = [module for unit in discovery.units for module in unit.modules]
     progress("inputs", 0.0)
-    statistics, ranges, shares, seconds = observe_baseline(measurer, modules, batches)
+    seen = observe_baseline(measurer, modules, batches)
 
     wanted = [name for name in FORMAT_NAMES if name in {*formats, "fp32"}]
-    tried = _untouched(model, discovery, shares)
+    tried = _untouched(model, discovery, seen.shares)
     refusals: dict[tuple[str, str], Support] = {}
     passes = _passes(model, discovery, wanted, refusals)
     for index, (name, level, chosen) in enumerate(passes):
@@ -130,16 +114,16 @@ def profile_workload(
             if reason:
                 found = {path: KernelFigures(refused=reason) for path in chosen}
             else:
-                found = kernel_pass(run, model, discovery, chosen, ranges, examples, judged, timed=timed)
+                found = kernel_pass(
+                    run, model, discovery, chosen, seen.calibrations, examples, judged, timed=timed
+                )
         for path, kernel in chosen.items():
             if found[path].refused:
                 refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))
             else:
                 tried.setdefault((path, name), []).append(_Tried(kernel, level, found[path]))
     _pool_equal_shapes(tried, modules)
-    return Profiled(
-        _assemble(measurer, discovery, objective, tried, refusals, statistics, shares, seconds), ranges
-    )
+    return Profiled(_assemble(measurer, discovery, objective, tried, refusals, seen), seen.calibrations)
 
 
 def _untouched(
@@ -218,9 +202,7 @@ def _assemble(
     objective: Objective,
     tried: dict[tuple[str, str], list[_Tried]],
     refusals: dict[tuple[str, str], Support],
-    statistics: dict[str, Any],
-    shares: dict[str, float],
-    seconds: float,
+    seen: BaselineFigures,
 ) -> Profile:
     units, width = discovery.units, len(FORMAT_NAMES)
     time = np.full((len(units), width), np.nan)
@@ -245,30 +227,32 @@ def _assemble(
                 time[u, k] = sum(entry.figures.seconds for entry in best)
             judged = [tried[m.path, name][0].figures.error for m in unit.modules]
             error[u, k] = float(np.sqrt(np.mean(np.square(judged))))
-            held[u, k] = _unit_bytes(measurer.model, unit, best)
+            held[u, k] = _unit_bytes(measurer.model, unit, best, seen.calibrations)
         chosen.append(tuple(names))
         reasons.append(tuple(why))
     own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
     features = unit_features(
         measurer.model,
         units,
-        statistics,
-        [sum(shares[m.path] for m in unit.modules) for unit in units],
+        seen.statistics,
+        [sum(seen.shares[m.path] for m in unit.modules) for unit in units],
         [float(held[u, k]) / max(1, measurer.baseline_bytes) for u, k in enumerate(own)],
     )
     return Profile(
-        time, held, error, features, tuple(chosen), seconds, measurer.baseline_bytes, tuple(reasons)
+        time, held, error, features, tuple(chosen), seen.seconds, measurer.baseline_bytes, tuple(reasons)
     )
 
 
-def _unit_bytes(model: nn.Module, unit: Unit, best: Sequence[_Tried]) -> int:
+def _unit_bytes(
+    model: nn.Module, unit: Unit, best: Sequence[_Tried], calibrations: dict[str, Calibrations]
+) -> int:
     if not unit.tied:
         return sum(entry.figures.bytes for entry in best)
     # Tied modules may or may not share what they were converted to: convert them together and count.
     memo: Memo = {}
-    ranges: InputRange = (-1.0, 1.0)  # a range changes no size
-    together = nn.ModuleList(
-        entry.kernel.convert(model.get_submodule(module.path), ranges, memo)
-        for module, entry in zip(unit.modules, best, strict=True)
-    )
+    together = nn.ModuleList()
+    for module, entry in zip(unit.modules, best, strict=True):
+        known = calibrations.get(module.path)
+        needed = None if known is None else known.of(entry.kernel.format)
+        together.append(entry.kernel.convert(model.get_submodule(module.path), needed, memo))
     return held_bytes(together)

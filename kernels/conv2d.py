@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation, numeric_padding
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
@@ -29,7 +30,7 @@ from autoprec.kernels.quantize import (
     affine_parameters,
     int8_channel,
 )
-from autoprec.kernels.registry import InputRange, Memo, Operation, register
+from autoprec.kernels.registry import Memo, Operation, register
 
 _LEVELS = {"int8_dynamic": 255, "int8_dynamic_7bit": 127, "int8_static": 255, "int8_static_7bit": 127}
 
@@ -164,17 +165,17 @@ class QuantizedConv2d(FormatConv2d):
     Args:
         source: The module to stand for.
         levels: Largest activation integer: 255 for 8 bits, 127 for 7.
-        input_range: The calibrated range, or `None` to find it in each call.
+        calibration: The calibrated range, or `None` to find it in each call.
     """
 
     scale: Tensor
     zeros: Tensor
 
-    def __init__(self, source: nn.Conv2d, levels: int, input_range: InputRange | None) -> None:
+    def __init__(self, source: nn.Conv2d, levels: int, calibration: Calibration | None) -> None:
         super().__init__(source)
         weight = int8_channel(source.weight.detach())
         self._levels = levels
-        self._static = None if input_range is None else affine_parameters(*input_range, levels)
+        self._static = calibration and affine_parameters(calibration.low, calibration.high, levels)
         # The packing does not depend on the input's scale and zero point (seen: same results with any).
         packed = torch.ops.onednn.qconv_prepack(
             weight.values, weight.scale, 1.0, 0, self.stride, self._padding, self.dilation, self.groups, None
@@ -231,7 +232,7 @@ class _Conv2d(CpuImplementation):
 
 
 class _Aten(_Conv2d):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         dtype = DTYPES[self.format]
         if module.weight.dtype is dtype:
             return module  # type: ignore[no-any-return]
@@ -239,24 +240,24 @@ class _Aten(_Conv2d):
 
 
 class _Upcast(_Conv2d):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return CastConv2d(module, narrowed(module.weight, torch.float16, memo), torch.float32)
 
 
 class _Packed(_Conv2d):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return PackedConv2d(module, DTYPES[self.format])
 
 
 class _Int8(_Conv2d):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return Int8Conv2d(module, shared_int8(module.weight, memo, torch.bfloat16))
 
 
 class _Quantized(_Conv2d):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         dynamic = self.format.startswith("int8_dynamic")
-        return QuantizedConv2d(module, _LEVELS[self.format], None if dynamic else input_range)
+        return QuantizedConv2d(module, _LEVELS[self.format], None if dynamic else calibration)
 
 
 for _item in (

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from autoprec.errors import ConversionError
 from autoprec.kernels import reference
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import (
     FormatModule,
     Implementation,
-    InputRange,
     Level,
     Memo,
     Operation,
@@ -110,19 +110,19 @@ class CpuImplementation(Implementation):
             return Support(Level.REFUSED, reason)
         return Support(self.level, self.note)
 
-    def convert(self, module: nn.Module, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def convert(self, module: nn.Module, calibration: Calibration | None, memo: Memo) -> nn.Module:
         """See `Implementation.convert`."""
         reason = self._module_refusal(module)
         if not reason:
             reason = self._static_refusal(static_shape(module)) or self_check(self)
         if not reason and FORMATS[self.format].calibrated:
-            reason = _range_refusal(input_range)
+            reason = _range_refusal(calibration) or self._smoothing_refusal(module, calibration)
         if reason:
             kind = type(module).__name__
             raise ConversionError(f"{self.format} by {self.name} cannot take this {kind}: {reason}")
         # Weights made in inference mode could not be used outside of it.
         with torch.inference_mode(False), torch.no_grad():
-            converted = self._convert(module, input_range, memo)
+            converted = self._convert(module, calibration, memo)
         if isinstance(converted, FormatModule):
             converted.format_name = self.format
             converted.implementation_name = self.name
@@ -131,7 +131,7 @@ class CpuImplementation(Implementation):
         return converted
 
     @abstractmethod
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         """Convert a module that has passed every check."""
 
     def _refusal(self, shape: OpShape) -> str:
@@ -162,14 +162,21 @@ class CpuImplementation(Implementation):
             )
         return ""
 
+    def _smoothing_refusal(self, module: nn.Module, calibration: Calibration | None) -> str:
+        if not FORMATS[self.format].smooth:
+            return ""
+        found, inputs = len(calibration.smoothing) if calibration else 0, static_shape(module).inputs
+        return "" if found == inputs else f"it needs {inputs} smoothing exponents, got {found}"
+
 
 @functools.cache
 def self_check(item: CpuImplementation) -> str:
     """Return why an implementation does not work in this process, or an empty string; found out once."""
     with torch.inference_mode(False), torch.no_grad():
-        module, inputs, compute = _sample(item.operation, item.format)
+        calibration = _SMOOTHED_SAMPLE if FORMATS[item.format].smooth else _SAMPLE_RANGE
+        module, inputs, compute = _sample(item.operation, item.format, calibration)
         try:
-            converted = item._convert(module, _SAMPLE_RANGE, {})
+            converted = item._convert(module, calibration, {})
             for batch in (inputs, inputs[:1], inputs[:0]):
                 error = relative_error(converted(batch), compute(batch))
                 if not error <= reference.TOLERANCE[item.format]:
@@ -182,10 +189,13 @@ def self_check(item: CpuImplementation) -> str:
     return ""
 
 
-_SAMPLE_RANGE = (-1.0, 1.0)
+_SAMPLE_RANGE = Calibration(-1.0, 1.0)
+_SMOOTHED_SAMPLE = Calibration(-1.0, 1.0, (0,) * 64)
 
 
-def _sample(operation: Operation, format_name: str) -> tuple[nn.Module, Tensor, Callable[[Tensor], Tensor]]:
+def _sample(
+    operation: Operation, format_name: str, calibration: Calibration
+) -> tuple[nn.Module, Tensor, Callable[[Tensor], Tensor]]:
     """Return a small module, its inputs and the reference.
 
     Inputs and weights lie near their largest magnitude, so that sums of products are as large as they get.
@@ -208,14 +218,14 @@ def _sample(operation: Operation, format_name: str) -> tuple[nn.Module, Tensor, 
         return (
             convolution,
             images,
-            lambda batch: reference.conv2d(format_name, batch, convolution, _SAMPLE_RANGE),
+            lambda batch: reference.conv2d(format_name, batch, convolution, calibration),
         )
     linear = nn.Linear(64, 32, bias=False, device="meta")
     linear.weight = large(32, 64)
     return (
         linear,
         inputs,
-        lambda batch: reference.linear(format_name, batch, linear.weight, None, _SAMPLE_RANGE),
+        lambda batch: reference.linear(format_name, batch, linear.weight, None, calibration),
     )
 
 
@@ -237,10 +247,10 @@ def _pair(value: tuple[int, ...]) -> tuple[int, int]:
     return (first, second)
 
 
-def _range_refusal(input_range: InputRange | None) -> str:
-    if input_range is None:
+def _range_refusal(calibration: Calibration | None) -> str:
+    if calibration is None:
         return "it needs an input range from calibration, got None"
-    low, high = input_range
+    low, high = calibration.low, calibration.high
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         return f"the calibrated input range ({low}, {high}) is not finite and ordered"
     return ""

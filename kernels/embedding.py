@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.linear_weight_only import shared_int4
 from autoprec.kernels.modules import HeldWeight
 from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, unpack_nibbles
-from autoprec.kernels.registry import FormatModule, InputRange, Memo, Operation, register
+from autoprec.kernels.registry import FormatModule, Memo, Operation, register
 
 
 class FormatEmbedding(FormatModule):
@@ -130,7 +131,7 @@ class _Embedding(CpuImplementation):
 
 
 class _Cast(_Embedding):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         dtype = DTYPES[self.format]
         if module.weight.dtype is dtype and self.format != "fp16_weight":
             return module  # type: ignore[no-any-return]
@@ -138,12 +139,12 @@ class _Cast(_Embedding):
 
 
 class _Int8(_Embedding):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return Int8Embedding(module, shared_int8(module.weight, memo, torch.bfloat16))
 
 
 class _Int4(_Embedding):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return Int4Embedding(module, *shared_int4(module.weight, memo))
 
 

@@ -33,6 +33,7 @@ class Format:
         summary: One line for people.
         stands_in_for: The format that this one replaces on processors that cannot run it; it is not offered
             where that one runs.
+        smooth: Whether input channels are divided by calibrated factors, and the weight multiplied by them.
     """
 
     name: str
@@ -43,11 +44,12 @@ class Format:
     bits: int
     summary: str
     stands_in_for: str | None = None
+    smooth: bool = False
 
     @property
     def calibrated(self) -> bool:
-        """Whether the format needs input ranges from calibration batches."""
-        return self.activation_scale == "static"
+        """Whether the format needs to know the input from calibration batches."""
+        return self.smooth or self.activation_scale == "static"
 
 
 _ALL = (
@@ -75,6 +77,10 @@ _ALL = (
     Format("int8_static_7bit", "int8", "uint7", "channel", "static", 8,
            "int8_static with 7-bit activations, whose products do not saturate on processors without VNNI",
            "int8_static"),
+    Format("int8_dynamic_smooth", "int8", "uint8", "channel", "tensor", 8,
+           "int8_dynamic with input channels smoothed (SmoothQuant)", smooth=True),
+    Format("int8_static_smooth", "int8", "uint8", "channel", "static", 8,
+           "int8_static with input channels smoothed (SmoothQuant)", smooth=True),
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {item.name: item for item in _ALL}

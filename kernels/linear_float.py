@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.modules import FormatLinear, Shared, cast, quantized_engine, remembered
 from autoprec.kernels.quantize import require_finite, require_fp16_range
-from autoprec.kernels.registry import InputRange, Memo, Operation, register
+from autoprec.kernels.registry import Memo, Operation, register
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp16_weight": torch.float16}
 """Format to the dtype in which it holds weights."""
@@ -114,7 +115,7 @@ class _Linear(CpuImplementation):
 class _Aten(_Linear):
     name = "aten"
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         dtype = DTYPES[self.format]
         if module.weight.dtype is dtype and (module.bias is None or module.bias.dtype is dtype):
             return module  # type: ignore[no-any-return]
@@ -124,21 +125,21 @@ class _Aten(_Linear):
 class _Upcast(_Linear):
     name = "upcast"
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return CastLinear(module, narrowed(module.weight, torch.float16, memo), torch.float32)
 
 
 class _Packed(_Linear):
     name = "onednn_packed"
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return PackedLinear(module, DTYPES[self.format])
 
 
 class _FbgemmHalf(_Linear):
     name = "fbgemm"
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         # FBGEMM packs NaN and inf as finite numbers.
         require_finite(module.weight)
         require_fp16_range(module.weight)

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels import reference
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.modules import FormatLinear, remembered
-from autoprec.kernels.registry import InputRange, Level, Memo, Operation, register
+from autoprec.kernels.registry import Level, Memo, Operation, register
 
 
 class FakeLinear(FormatLinear):
@@ -48,7 +49,7 @@ class _Emulated(CpuImplementation):
     def __init__(self, format_name: str) -> None:
         self.format = format_name
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         weight = remembered(
             memo,
             module.weight,

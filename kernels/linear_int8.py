@@ -22,10 +22,11 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.modules import FormatLinear, Shared, quantized_engine, remembered
 from autoprec.kernels.quantize import QuantizedWeight, affine, affine_parameters, int8_channel, row_scale
-from autoprec.kernels.registry import InputRange, Memo, Operation, OpShape, register
+from autoprec.kernels.registry import Memo, Operation, OpShape, register
 
 _LEVELS = {"int8_dynamic": 255, "int8_dynamic_7bit": 127, "int8_static": 255, "int8_static_7bit": 127}
 
@@ -113,9 +114,9 @@ class RowLinear(_QuantizedLinear):
 class StaticLinear(_QuantizedLinear):
     """A calibrated activation scale; FBGEMM quantises inside its product. 8 bits only."""
 
-    def __init__(self, source: nn.Linear, input_range: InputRange) -> None:
+    def __init__(self, source: nn.Linear, calibration: Calibration) -> None:
         super().__init__(source, "fbgemm")
-        self._scale, self._zero_point = affine_parameters(*input_range, 255)
+        self._scale, self._zero_point = affine_parameters(calibration.low, calibration.high, 255)
 
     def _rows(self, rows: Tensor) -> Tensor:
         result: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -153,11 +154,11 @@ class OnednnStaticLinear(FormatLinear):
     scale: Tensor
     zeros: Tensor
 
-    def __init__(self, source: nn.Linear, input_range: InputRange, levels: int) -> None:
+    def __init__(self, source: nn.Linear, calibration: Calibration, levels: int) -> None:
         super().__init__(source)
         weight = int8_channel(source.weight.detach())
         self._levels = levels
-        self._input_scale, self._zero_point = affine_parameters(*input_range, levels)
+        self._input_scale, self._zero_point = affine_parameters(calibration.low, calibration.high, levels)
         self._packed = Shared(torch.ops.onednn.qlinear_prepack(weight.values, None))
         self.register_buffer("scale", weight.scale)
         self.register_buffer("zeros", torch.zeros(self.out_features, dtype=torch.int32))
@@ -189,6 +190,33 @@ class OnednnStaticLinear(FormatLinear):
         return QuantizedWeight(self._packed.value.to_dense().t(), self.scale).dequantize()
 
 
+class SmoothedLinear(FormatLinear):
+    """Divides input channels by calibrated factors, which the weight inside was multiplied by."""
+
+    shrink: Tensor
+
+    def __init__(self, source: nn.Linear, factors: Tensor, inner: FormatLinear) -> None:
+        super().__init__(source)
+        self.inner = inner
+        self.bias = inner.bias  # one tensor, held once
+        self.register_buffer("shrink", 1 / factors)
+
+    def _rows(self, rows: Tensor) -> Tensor:
+        return self.inner._rows(rows.float() * self.shrink)
+
+    def _dequantized(self) -> Tensor:
+        return self.inner._dequantized() * self.shrink
+
+
+def multiplied(source: nn.Linear, factors: Tensor) -> nn.Linear:
+    """Return a Linear whose weight's columns are multiplied by factors, float32[inputs]."""
+    made = nn.Linear(source.in_features, source.out_features, source.bias is not None, device="meta")
+    made.weight = nn.Parameter(source.weight.detach().float() * factors, requires_grad=False)
+    if source.bias is not None:
+        made.bias = nn.Parameter(source.bias.detach(), requires_grad=False)
+    return made
+
+
 class _Linear(CpuImplementation):
     operation = Operation.LINEAR
 
@@ -200,12 +228,12 @@ class _Linear(CpuImplementation):
 class _Dynamic(_Linear):
     """Named after the engine that packs."""
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return DynamicLinear(module, self.name, _LEVELS[self.format])
 
 
 class _Row(_Linear):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return RowLinear(module)
 
 
@@ -214,16 +242,32 @@ class _IntMM(_Linear):
         # Seen with torch 2.13: a [n, 1] operand is read with the wrong strides.
         return "torch._int_mm is wrong for one input feature" if shape.inputs == 1 else ""
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return IntMMLinear(module, shared_int8(module.weight, memo))
 
 
 class _Static(_Linear):
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
-        assert input_range is not None
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
+        assert calibration is not None
         if self.name == "fbgemm":
-            return StaticLinear(module, input_range)
-        return OnednnStaticLinear(module, input_range, _LEVELS[self.format])
+            return StaticLinear(module, calibration)
+        return OnednnStaticLinear(module, calibration, _LEVELS[self.format])
+
+
+class _Smooth(_Linear):
+    """The format without smoothing, by an engine, on smoothed inputs."""
+
+    def __init__(self, format_name: str, name: str, plain: _Linear) -> None:
+        super().__init__(format_name, name)
+        self._plain = plain
+
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
+        assert calibration is not None
+        factors = calibration.factors()
+        inner = self._plain._convert(multiplied(module, factors), calibration, memo)
+        assert isinstance(inner, FormatLinear)
+        inner.format_name, inner.implementation_name = self._plain.format, self._plain.name
+        return SmoothedLinear(module, factors, inner)
 
 
 for _item in (
@@ -236,5 +280,9 @@ for _item in (
     _Static("int8_static", "fbgemm"),
     _Static("int8_static", "onednn"),
     _Static("int8_static_7bit", "onednn"),
+    _Smooth("int8_dynamic_smooth", "fbgemm", _Dynamic("int8_dynamic", "fbgemm")),
+    _Smooth("int8_dynamic_smooth", "onednn", _Dynamic("int8_dynamic", "onednn")),
+    _Smooth("int8_static_smooth", "fbgemm", _Static("int8_static", "fbgemm")),
+    _Smooth("int8_static_smooth", "onednn", _Static("int8_static", "onednn")),
 ):
     register(_item)

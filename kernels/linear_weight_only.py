@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
 from autoprec.kernels.formats import GROUP_SIZE
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.modules import FormatLinear, remembered
 from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, int4_group, pack_nibbles, unpack_nibbles
-from autoprec.kernels.registry import InputRange, Memo, Operation, OpShape, register
+from autoprec.kernels.registry import Memo, Operation, OpShape, register
 
 _BF16 = torch.bfloat16
 
@@ -139,7 +140,7 @@ class _Int8(_Linear):
             return f"torch._weight_int8pack_mm needs inputs in multiples of 16, got {shape.inputs}"
         return ""
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         weight = shared_int8(module.weight, memo, _BF16)
         return Int8PackLinear(module, weight, dequantize=self.name == "dequantize")
 
@@ -156,7 +157,7 @@ class _Int4Pack(_Linear):
             )
         return ""
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return Int4PackLinear(module, int4_group(module.weight.detach()))
 
 
@@ -164,7 +165,7 @@ class _Int4(_Linear):
     format = "int4_weight_only"
     name = "dequantize"
 
-    def _convert(self, module: Any, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return Int4Linear(module, *shared_int4(module.weight, memo))
 
 

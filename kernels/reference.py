@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autoprec.errors import ConversionError
 from autoprec.kernels import quantize
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import BLOCK_SIZE, FORMATS
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,6 +41,9 @@ TOLERANCE: dict[str, float] = {
     "fp8_block": 1e-5,
     "int8_dynamic_7bit": 2e-3,
     "int8_static_7bit": 2e-3,
+    # Every input is a product here, so that ties are likelier; one of them is 0.2% of a row of 16.
+    "int8_dynamic_smooth": 4e-3,
+    "int8_static_smooth": 2e-3,
 }
 """Largest RMS of (implementation - reference) over the RMS of the reference, for ordinary inputs."""
 
@@ -49,7 +53,7 @@ def linear(
     inputs: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    input_range: tuple[float, float] | None = None,
+    calibration: Calibration | None = None,
 ) -> Tensor:
     """Return `inputs @ weight.T + bias` in a format.
 
@@ -58,20 +62,23 @@ def linear(
         inputs: [..., inputs].
         weight: [outputs, inputs].
         bias: [outputs], or `None`.
-        input_range: Smallest and largest calibrated input; static formats only.
+        calibration: What calibration told of the input; for the formats that need it.
 
     Returns:
         fp32 of shape [..., outputs]; an implementation rounds it to the module's dtype.
     """
     rows = inputs.reshape(-1, weight.shape[1])
+    if FORMATS[format_name].smooth:
+        factors = smoothing_factors(format_name, calibration, weight.shape[1])
+        rows, weight = rows.float() * (1 / factors), weight.float() * factors
     result = F.linear(
-        fake_inputs(format_name, rows, input_range), fake_weight(format_name, weight), _float(bias)
+        fake_inputs(format_name, rows, calibration), fake_weight(format_name, weight), _float(bias)
     )
     return result.reshape(*inputs.shape[:-1], weight.shape[0])
 
 
 def conv2d(
-    format_name: str, inputs: Tensor, module: nn.Conv2d, input_range: tuple[float, float] | None = None
+    format_name: str, inputs: Tensor, module: nn.Conv2d, calibration: Calibration | None = None
 ) -> Tensor:
     """Return what `module` computes of `inputs` [(batch,) channels, height, width] in a format, in fp32."""
     fake = nn.Conv2d(
@@ -90,7 +97,7 @@ def conv2d(
     fake.bias = (
         None if module.bias is None else nn.Parameter(module.bias.detach().float(), requires_grad=False)
     )
-    result: Tensor = fake(fake_inputs(format_name, inputs, input_range))
+    result: Tensor = fake(fake_inputs(format_name, inputs, calibration))
     return result
 
 
@@ -118,22 +125,23 @@ def fake_weight(format_name: str, weight: Tensor) -> Tensor:
     return quantize.fake_fp8(weight, dtype, scale)
 
 
-def fake_inputs(format_name: str, inputs: Tensor, input_range: tuple[float, float] | None) -> Tensor:
+def fake_inputs(format_name: str, inputs: Tensor, calibration: Calibration | None) -> Tensor:
     """Return inputs in fp32 as they enter the format's arithmetic.
 
     Raises:
-        ConversionError: The format is static and `input_range` is `None`.
+        ConversionError: The format is static and `calibration` is `None`.
     """
     fmt = FORMATS[format_name]
     if fmt.activation in _DTYPES:
         return inputs.to(_DTYPES[fmt.activation]).float()
     if inputs.numel() == 0:
         return inputs.float()
-    if fmt.calibrated:
-        if input_range is None:
-            raise ConversionError(f"{format_name} needs an input_range from calibration, got None")
+    if fmt.activation_scale == "static":
+        if calibration is None:
+            raise ConversionError(f"{format_name} needs an input range from calibration, got None")
         levels = _LEVELS[fmt.activation]
-        return quantize.fake_affine(inputs, *quantize.affine_parameters(*input_range, levels), levels)
+        step, zero = quantize.affine_parameters(calibration.low, calibration.high, levels)
+        return quantize.fake_affine(inputs, step, zero, levels)
     if fmt.activation in _LEVELS:
         return quantize.fake_dynamic(inputs, _LEVELS[fmt.activation])
     if fmt.activation == "int8":
@@ -145,6 +153,20 @@ def fake_inputs(format_name: str, inputs: Tensor, input_range: tuple[float, floa
         else quantize.fp8_row_scale(inputs, dtype)
     )
     return quantize.fake_fp8(inputs, dtype, scale)
+
+
+def smoothing_factors(format_name: str, calibration: Calibration | None, inputs: int) -> Tensor:
+    """Return the factor of each input channel, float32[inputs].
+
+    Raises:
+        ConversionError: There are none, or they are for another number of channels.
+    """
+    found = 0 if calibration is None else len(calibration.smoothing)
+    if calibration is None or found != inputs:
+        raise ConversionError(
+            f"{format_name} needs {inputs} smoothing exponents from calibration, got {found}"
+        )
+    return calibration.factors()
 
 
 def _float(bias: Tensor | None) -> Tensor | None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from autoprec.errors import ConversionError
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import FORMATS
 
 
@@ -76,7 +77,6 @@ class OpShape:
     dtype: str = "float32"
 
 
-InputRange = tuple[float, float]
 Memo = MutableMapping[tuple[object, ...], torch.Tensor]
 """Plain quantised tensors made during one `apply_plan`.
 
@@ -129,7 +129,7 @@ class Implementation(ABC):
         """Say whether this runs for `shape` on `device`, from what the device really has."""
 
     @abstractmethod
-    def convert(self, module: nn.Module, input_range: InputRange | None, memo: Memo) -> nn.Module:
+    def convert(self, module: nn.Module, calibration: Calibration | None, memo: Memo) -> nn.Module:
         """Return a module that computes `module` in this format; `module` itself is left as it is.
 
         Returns `module` unchanged where the format is what the module is already.

@@ -7,11 +7,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
 from torch import nn
 
+from autoprec.apply import calibration_of
 from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
@@ -75,6 +77,7 @@ class GraphRuntime(Runtime):
 
     def __init__(self, export: Export) -> None:
         self._export = export
+        self._editor: GraphEditor | None = None
         self._probe = Probe(self.name)
 
     @property
@@ -89,7 +92,14 @@ class GraphRuntime(Runtime):
         Raises:
             RuntimeRefusedError: The model does not export.
         """
-        return self._export.editor().exported
+        return self._graph().exported
+
+    def tailored(self, proto: Any) -> Any | None:
+        """Return the exported ONNX model as this runtime runs it fastest, with the same results.
+
+        The nodes of tunable modules keep their names. `None`: it is best as it is.
+        """
+        return None
 
     @abstractmethod
     def support(self, operation: Operation, format_name: str) -> Support:
@@ -104,7 +114,7 @@ class GraphRuntime(Runtime):
         Raises:
             RuntimeRefusedError: The model cannot run here; says why.
         """
-        editor = self._export.editor()
+        editor = self._graph()
         exported = editor.exported
         executable = self._build(editor, ())
         try:
@@ -127,12 +137,19 @@ class GraphRuntime(Runtime):
 
     def build(self, model: nn.Module, plan: Plan) -> Executable:
         """See `Runtime.build`: `model` is the one that was exported."""
-        return self._build(self._export.editor(), plan.units)
+        return self._build(self._graph(), plan.units)
+
+    def _graph(self) -> GraphEditor:
+        if self._editor is None:
+            plain = self._export.editor()
+            proto = self.tailored(plain.exported.proto)
+            self._editor = plain if proto is None else plain.on(proto)
+        return self._editor
 
     def _build(self, editor: GraphEditor, units: Sequence[UnitPlan]) -> GraphExecutable:
         formats = {module.path: unit.format for unit in units for module in unit.modules}
-        ranges = {m.path: m.input_range for unit in units for m in unit.modules if m.input_range is not None}
-        proto = editor.candidate(formats, ranges)
+        calibrations = {module.path: calibration_of(module) for unit in units for module in unit.modules}
+        proto = editor.candidate(formats, calibrations)
         folder = tempfile.TemporaryDirectory(prefix="autoprec-")
         try:
             file = Path(folder.name) / "model.onnx"

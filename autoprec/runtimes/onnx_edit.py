@@ -6,8 +6,9 @@ writing it down. The numerics are those of `autoprec.kernels.reference`.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from torch import nn
 
 from autoprec.errors import ConversionError
 from autoprec.kernels import quantize
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import GROUP_SIZE
-from autoprec.kernels.registry import InputRange
 from autoprec.runtimes.onnx_export import ExportedGraph
 
 MICROSOFT = "com.microsoft"
@@ -53,16 +54,20 @@ class GraphEditor:
     def __init__(self, exported: ExportedGraph, model: nn.Module) -> None:
         self.exported = exported
         self._model = model
-        self._pieces: dict[tuple[str, str], list[Any]] = {}
+        self._pieces: dict[tuple[object, ...], list[Any]] = {}
         self._owners = {name: path for path, names in exported.nodes.items() for name in names}
         self._initializers = {item.name: item for item in exported.proto.graph.initializer}
 
-    def candidate(self, formats: Mapping[str, str], ranges: Mapping[str, InputRange]) -> Any:
+    def on(self, proto: Any) -> GraphEditor:
+        """Return an editor of another form of the same graph, whose tunable nodes have the same names."""
+        return GraphEditor(replace(self.exported, proto=proto), self._model)
+
+    def candidate(self, formats: Mapping[str, str], calibrations: Mapping[str, Calibration | None]) -> Any:
         """Return the ONNX model in which modules run in formats other than fp32.
 
         Args:
             formats: Module path to format; modules that are not named stay as they are.
-            ranges: Calibrated input range of each module path that needs one.
+            calibrations: What is known of the input of each module path that needs it.
 
         Raises:
             ConversionError: A module cannot take its format.
@@ -73,7 +78,7 @@ class GraphEditor:
             if path is None or formats.get(path, "fp32") == "fp32":
                 edit.nodes.append(node)
                 continue
-            _WRITERS[formats[path]](self, edit, node, path, ranges.get(path))
+            _WRITERS[formats[path]](self, edit, node, path, calibrations.get(path))
         used = {name for node in edit.nodes for name in node.input}
         used |= {item.name for item in self.exported.proto.graph.output}
         graph = helper.make_graph(
@@ -89,35 +94,56 @@ class GraphEditor:
         made.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in domains.items())
         return made
 
-    def _int8(self, path: str) -> list[Any]:
+    def _int8(self, path: str, smooth: Calibration | None = None) -> list[Any]:
         """Return weight (inputs first for a matrix), scale and zero of a module as int8 initialisers."""
+        kind = "int8" if smooth is None else "int8_smooth"
 
         def make() -> list[Any]:
-            found = quantize.int8_channel(self._weight(path))
+            weight = self._weight(path)
+            found = quantize.int8_channel(weight if smooth is None else weight * smooth.factors())
             values = found.values.t() if found.values.dim() == 2 else found.values
             scale = found.scale.float().numpy()
             return [
-                _tensor(values.contiguous().numpy(), f"{path}.int8"),
-                _tensor(scale, f"{path}.int8_scale"),
-                _tensor(np.zeros(scale.shape, np.int8), f"{path}.int8_zero"),
+                _tensor(values.contiguous().numpy(), f"{path}.{kind}"),
+                _tensor(scale, f"{path}.{kind}_scale"),
+                _tensor(np.zeros(scale.shape, np.int8), f"{path}.{kind}_zero"),
             ]
 
-        return self._kept(path, "int8", make)
+        return self._kept((path, kind, smooth and smooth.smoothing), make)
 
-    def _kept(self, path: str, kind: str, make: Callable[[], list[Any]]) -> list[Any]:
-        if (path, kind) not in self._pieces:
-            self._pieces[path, kind] = make()
-        return self._pieces[path, kind]
+    def _kept(self, key: tuple[object, ...], make: Callable[[], list[Any]]) -> list[Any]:
+        if key not in self._pieces:
+            self._pieces[key] = make()
+        return self._pieces[key]
 
     def _weight(self, path: str) -> torch.Tensor:
         weight = self._model.get_submodule(path).weight
         assert isinstance(weight, torch.Tensor)
         return weight.detach()
 
-    def _int8_dynamic(self, edit: _Edit, node: Any, path: str, _: InputRange | None) -> None:
-        _linear_only(self._weight(path), path)
-        weight, scale, zero = (edit.weight(tensor) for tensor in self._int8(path))
+    def _smoothed(self, edit: _Edit, node: Any, path: str, seen: Calibration | None) -> str:
+        """Return the node's input with its channels smoothed; siblings with equal factors share it."""
+        outputs_inputs = _linear_only(self._weight(path), path)
+        if seen is None or len(seen.smoothing) != outputs_inputs[1]:
+            raise ConversionError(f"{path}: the plan has no smoothing for its {outputs_inputs[1]} inputs")
         source = node.input[0]
+        place = f"{source}.smooth_{zlib.crc32(repr(seen.smoothing).encode()):08x}"
+        if place not in edit.shared:
+            edit.shared.add(place)
+            shrink = edit.weight(_tensor((1 / seen.factors()).numpy(), f"{place}.factors"))
+            edit.node("Mul", [source, shrink], [place], f"{place}.multiply")
+        return place
+
+    def _int8_dynamic_smooth(self, edit: _Edit, node: Any, path: str, seen: Calibration | None) -> None:
+        self._dynamic(edit, node, self._smoothed(edit, node, path, seen), self._int8(path, seen))
+
+    def _int8_dynamic(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
+        _linear_only(self._weight(path), path)
+        self._dynamic(edit, node, node.input[0], self._int8(path))
+
+    def _dynamic(self, edit: _Edit, node: Any, source: str, held: list[Any]) -> None:
+        """Compute on `source`, quantised as it comes, with a weight of int8."""
+        weight, scale, zero = (edit.weight(tensor) for tensor in held)
         quantised = [f"{source}.u8", f"{source}.u8_scale", f"{source}.u8_zero"]
         if quantised[0] not in edit.shared:
             edit.shared.add(quantised[0])
@@ -131,11 +157,18 @@ class GraphEditor:
         edit.node("Mul", [f"{name}.f32", f"{name}.scale"], [_product(node)], f"{name}.scaled")
         _add_bias(edit, node)
 
-    def _int8_static(self, edit: _Edit, node: Any, path: str, seen: InputRange | None) -> None:
+    def _int8_static_smooth(self, edit: _Edit, node: Any, path: str, seen: Calibration | None) -> None:
+        source = self._smoothed(edit, node, path, seen)
+        self._dequantised(edit, node, path, self._static(edit, path, source, seen), self._int8(path, seen))
+
+    def _int8_static(self, edit: _Edit, node: Any, path: str, seen: Calibration | None) -> None:
+        self._dequantised(edit, node, path, self._static(edit, path, node.input[0], seen), self._int8(path))
+
+    def _static(self, edit: _Edit, path: str, source: str, seen: Calibration | None) -> str:
+        """Return `source` quantised by its calibrated range, and dequantised."""
         if seen is None:
-            raise ConversionError(f"{path}: int8_static needs an input range, and the plan has none")
-        scale, zero = quantize.affine_parameters(*seen, 255)
-        source = node.input[0]
+            raise ConversionError(f"{path}: static formats need an input range, and the plan has none")
+        scale, zero = quantize.affine_parameters(seen.low, seen.high, 255)
         # Siblings read one tensor, and their ranges are the same: they share what quantises it.
         place = f"{source}.u8_{zero}_{np.float32(scale).tobytes().hex()}"
         if place not in edit.shared:
@@ -146,14 +179,14 @@ class GraphEditor:
             edit.node(
                 "DequantizeLinear", [f"{place}.q", step, offset], [f"{place}.dq"], f"{place}.dequantize"
             )
-        self._dequantised(edit, node, path, f"{place}.dq")
+        return f"{place}.dq"
 
-    def _int8_weight_only(self, edit: _Edit, node: Any, path: str, _: InputRange | None) -> None:
-        self._dequantised(edit, node, path, node.input[0])
+    def _int8_weight_only(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
+        self._dequantised(edit, node, path, node.input[0], self._int8(path))
 
-    def _dequantised(self, edit: _Edit, node: Any, path: str, source: str) -> None:
+    def _dequantised(self, edit: _Edit, node: Any, path: str, source: str, held: list[Any]) -> None:
         """Compute on `source` with the weight dequantised from int8."""
-        weight, scale, zero = (edit.weight(tensor) for tensor in self._int8(path))
+        weight, scale, zero = (edit.weight(tensor) for tensor in held)
         matrix = self._weight(path).dim() == 2
         name = node.name
         edit.node(
@@ -169,7 +202,7 @@ class GraphEditor:
         changed.input[0], changed.input[1] = source, f"{name}.weight"
         edit.nodes.append(changed)
 
-    def _int4_weight_only(self, edit: _Edit, node: Any, path: str, _: InputRange | None) -> None:
+    def _int4_weight_only(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
         outputs, inputs = _linear_only(self._weight(path), path)
         if inputs % GROUP_SIZE:
             raise ConversionError(
@@ -186,7 +219,7 @@ class GraphEditor:
                 _tensor(zero.flatten().numpy(), f"{path}.int4_zero"),
             ]
 
-        names = [edit.weight(tensor) for tensor in self._kept(path, "int4", make)]
+        names = [edit.weight(tensor) for tensor in self._kept((path, "int4"), make)]
         edit.node(
             "MatMulNBits", [node.input[0], *names], [_product(node)], f"{node.name}.matmul",
             domain=MICROSOFT, K=inputs, N=outputs, bits=4, block_size=GROUP_SIZE,
@@ -194,9 +227,11 @@ class GraphEditor:
         _add_bias(edit, node)
 
 
-_WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, InputRange | None], None]] = {
+_WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, Calibration | None], None]] = {
     "int8_dynamic": GraphEditor._int8_dynamic,
+    "int8_dynamic_smooth": GraphEditor._int8_dynamic_smooth,
     "int8_static": GraphEditor._int8_static,
+    "int8_static_smooth": GraphEditor._int8_static_smooth,
     "int8_weight_only": GraphEditor._int8_weight_only,
     "int4_weight_only": GraphEditor._int4_weight_only,
 }

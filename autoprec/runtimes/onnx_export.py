@@ -90,6 +90,9 @@ def export_graph(
             for source in node.input:
                 if source in makers:
                     aliases[makers[source]] += (node.name, node.output[0])
+    for node in proto.graph.node:
+        # Which module it came from is known now; the rest tells where on this machine the code lies.
+        del node.metadata_props[:]
     return ExportedGraph(proto, nodes, aliases, missing, signature)
 
 

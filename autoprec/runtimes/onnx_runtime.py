@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -14,15 +15,21 @@ from autoprec.kernels.device import capability
 from autoprec.kernels.registry import Level, Operation, Support
 from autoprec.runtimes.graph_module import RunGraph
 from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
+from autoprec.runtimes.onnx_fusion import fuse_attention
 
 _COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
     "int8": {
         "int8_dynamic": ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
         "int8_static": ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm"),
     },
+    "int8_smooth": {
+        "int8_dynamic_smooth": ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+        "int8_static_smooth": ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm"),
+    },
     "int4": {"int4_weight_only": ("MatMulNBits",)},
 }
 """Operators that compute a format, by what the weight is held in."""
+_INT8 = tuple(name for held in ("int8", "int8_smooth") for name in _COMPUTED_BY[held])
 
 
 class OnnxRuntime(GraphRuntime):
@@ -36,11 +43,15 @@ class OnnxRuntime(GraphRuntime):
             return Support(Level.NATIVE)
         if operation is not Operation.LINEAR:
             return Support(Level.REFUSED, f"ONNX Runtime: {operation.value} runs in fp32 only")
-        if format_name in ("int8_dynamic", "int8_static") and "VNNI" not in capability():
+        if format_name in _INT8 and "VNNI" not in capability():
             return Support(Level.REFUSED, "ONNX Runtime's u8×s8 products saturate on processors without VNNI")
-        if format_name in ("int8_dynamic", "int8_static", "int4_weight_only"):
+        if format_name in (*_INT8, "int4_weight_only"):
             return Support(Level.NATIVE)
         return Support(Level.REFUSED, "ONNX Runtime has no CPU kernel for it")
+
+    def tailored(self, proto: Any) -> Any | None:
+        """See `GraphRuntime.tailored`."""
+        return fuse_attention(proto)
 
     def start(self, file: Path) -> tuple[RunGraph, Ran]:
         """See `GraphRuntime.start`."""

@@ -14,10 +14,11 @@ from autoprec.runtimes.graph_module import RunGraph
 from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
 
 _FORMATS = {
-    Operation.LINEAR: {"fp32", "int8_static", "int8_weight_only", "int4_weight_only"},
+    Operation.LINEAR: {"fp32", "int8_static", "int8_static_smooth", "int8_weight_only", "int4_weight_only"},
     Operation.CONV2D: {"fp32", "int8_static"},
     Operation.EMBEDDING: {"fp32"},
 }
+_PLAIN = {"int8_static_smooth": "int8_static"}
 _WANTED = ("runtimePrecision", "originalLayersNames", "layerType")
 _LAYERS = ("FullyConnected", "MatMul", "Convolution", "Gather", "Subgraph")
 _WHOLE = {"f32", "i32", "i64"}
@@ -59,7 +60,9 @@ class OpenVinoRuntime(GraphRuntime):
 
         def ran(path: str, nodes: Sequence[str], asked: str) -> str:
             names = [known for name in nodes for known in (f"{name}.bias", f"{name}.matmul", name)]
-            return next((computed[name] for name in names if name in computed), "nothing that was found")
+            found = next((computed[name] for name in names if name in computed), "nothing that was found")
+            # Smoothing is a product before the rounding and fused away: the arithmetic is int8_static's.
+            return asked if found == _PLAIN.get(asked) else found
 
         return run, ran
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from autoprec.errors import ConversionError
 from autoprec.kernels import reference
+from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import relative_error, self_check, static_shape
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import (
@@ -26,7 +27,13 @@ from autoprec.kernels.registry import (
 
 CPU = torch.device("cpu")
 NAN, INF = math.nan, math.inf
-RANGE = (-4.0, 5.0)
+
+
+def known(kernel: Implementation, module):
+    """Return what calibration would tell: some smoothing exponents where the format takes them."""
+    smooth = FORMATS[kernel.format].smooth
+    inputs = getattr(module, "in_features", 0)
+    return Calibration(-4.0, 5.0, tuple(i % 9 - 4 for i in range(inputs)) if smooth else ())
 
 
 def parametrize(operation):
@@ -39,9 +46,9 @@ def convert(kernel: Implementation, module, memo=None):
     support = kernel.support(static_shape(module), CPU)
     if support.level is Level.REFUSED:
         with pytest.raises(ConversionError):
-            kernel.convert(module, RANGE, {})
+            kernel.convert(module, known(kernel, module), {})
         pytest.skip(support.reason)
-    return kernel.convert(module, RANGE, {} if memo is None else memo)
+    return kernel.convert(module, known(kernel, module), {} if memo is None else memo)
 
 
 def linear(inputs=128, outputs=64, bias=True, dtype=torch.float32, seed=0):
@@ -50,7 +57,7 @@ def linear(inputs=128, outputs=64, bias=True, dtype=torch.float32, seed=0):
 
 
 def expected_linear(kernel, module, inputs):
-    return reference.linear(kernel.format, inputs, module.weight, module.bias, RANGE)
+    return reference.linear(kernel.format, inputs, module.weight, module.bias, known(kernel, module))
 
 
 def assert_close(kernel, seen, expected, factor=1.0):
@@ -69,9 +76,9 @@ class TestLinear:
             module = linear(inputs, outputs)
             if kernel.support(static_shape(module), CPU).level is Level.REFUSED:
                 with pytest.raises(ConversionError):
-                    kernel.convert(module, RANGE, {})
+                    kernel.convert(module, known(kernel, module), {})
                 continue
-            converted = kernel.convert(module, RANGE, {})
+            converted = kernel.convert(module, known(kernel, module), {})
             for rows in (1, 2, 17, 100):
                 data = torch.randn(rows, inputs)
                 assert_close(kernel, converted(data), expected_linear(kernel, module, data))
@@ -126,7 +133,7 @@ class TestLinear:
         data = torch.randn(7, 128)
         if FORMATS[kernel.format].weight == "float16" and magnitude > 1:
             with pytest.raises(ConversionError, match="65504"):
-                kernel.convert(module, RANGE, {})
+                kernel.convert(module, known(kernel, module), {})
             return
         seen = convert(kernel, module)(data)
         assert bool((seen[:, 3] == 0).all())
@@ -145,8 +152,8 @@ class TestLinear:
         data[1, 3] = value
         seen = convert(kernel, module)(data)
         finite = expected_linear(kernel, module, data).isfinite()
-        scaled_by_torch = ("int8_dynamic", "int8_dynamic_7bit", "int8_static", "int8_static_7bit")
-        if math.isnan(value) and kernel.format in scaled_by_torch:
+        scaled_by_torch = FORMATS[kernel.format].activation in ("uint8", "uint7")
+        if math.isnan(value) and scaled_by_torch:
             # Documented in linear_int8: NaN enters these kernels as some integer.
             assert bool(seen.isfinite().all())
             return
@@ -177,7 +184,8 @@ class TestLinear:
         assert converted.weight.device == CPU
         assert not converted.training
         torch.testing.assert_close(converted.bias.float(), module.bias, rtol=2**-8, atol=0)
-        held = reference.fake_weight(kernel.format, module.weight)
+        factors = known(kernel, module).factors() if FORMATS[kernel.format].smooth else 1.0
+        held = reference.fake_weight(kernel.format, module.weight * factors) / factors
         assert relative_error(converted.weight, held) <= 2**-8
 
     def test_says_what_it_is(self, kernel):
@@ -250,7 +258,7 @@ class TestLinear:
         empty.in_features, empty.weight = 0, nn.Parameter(torch.empty(64, 0))
         for module in [*wrong, nn.Linear(64, 64, dtype=torch.float64), empty]:
             with pytest.raises(ConversionError):
-                kernel.convert(module, RANGE, {})
+                kernel.convert(module, known(kernel, module), {})
 
     def test_refuses_other_devices(self, kernel):
         support = kernel.support(static_shape(linear()), torch.device("cuda"))
@@ -261,13 +269,22 @@ class TestLinear:
         if not FORMATS[kernel.format].calibrated:
             assert kernel.convert(linear(), None, {}) is not None
             return
-        for bad in (None, (1.0, -1.0), (0.0, INF), (NAN, 1.0)):
+        good = known(kernel, linear())
+        for bad in ((1.0, -1.0), (0.0, INF), (NAN, 1.0)):
             with pytest.raises(ConversionError, match="range"):
-                kernel.convert(linear(), bad, {})
+                kernel.convert(linear(), Calibration(*bad, good.smoothing), {})
+        with pytest.raises(ConversionError, match="range"):
+            kernel.convert(linear(), None, {})
         data = torch.rand(3, 128)
         module = linear()
-        converted = kernel.convert(module, (0.0, 0.0), {})
+        converted = kernel.convert(module, Calibration(0.0, 0.0, good.smoothing), {})
         assert bool(converted(data).isfinite().all())
+
+    def test_smoothing_is_for_every_input_channel(self, kernel):
+        if FORMATS[kernel.format].smooth:
+            for exponents in ((), (0,) * 127):
+                with pytest.raises(ConversionError, match="128 smoothing exponents"):
+                    kernel.convert(linear(), Calibration(-4.0, 5.0, exponents), {})
 
     def test_non_finite_weight(self, kernel):
         module = linear()
@@ -275,7 +292,7 @@ class TestLinear:
         integers = FORMATS[kernel.format].weight.startswith("int")
         if integers or (kernel.format, kernel.name) == ("fp16_weight", "fbgemm"):
             with pytest.raises(ConversionError, match="NaN"):
-                kernel.convert(module, RANGE, {})
+                kernel.convert(module, known(kernel, module), {})
         else:
             seen = convert(kernel, module)(torch.randn(3, 128))
             assert bool(seen[:, 2].isnan().all())
@@ -324,7 +341,7 @@ class TestConv2d:
         for data in (batch, batch[:1], batch[0], batch[:0], odd, batch.to(memory_format=torch.channels_last)):
             seen = converted(data)
             assert seen.shape == module(data).shape
-            assert_close(kernel, seen, reference.conv2d(kernel.format, data, module, RANGE))
+            assert_close(kernel, seen, reference.conv2d(kernel.format, data, module, known(kernel, module)))
         assert relative_error(converted.weight, reference.fake_weight(kernel.format, module.weight)) <= 2**-8
         for name in ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"):
             assert getattr(converted, name) == getattr(module, name)
@@ -335,7 +352,7 @@ class TestConv2d:
         data = torch.randn(2, 8, 9, 9)
         data[1, 2, 3, 4] = value
         seen = convert(kernel, module)(data)
-        expected = reference.conv2d(kernel.format, data, module, RANGE)
+        expected = reference.conv2d(kernel.format, data, module, known(kernel, module))
         if math.isnan(value) and kernel.format.startswith("int8_static"):
             assert bool(seen.isfinite().all())  # documented in conv2d: NaN enters as some integer
         else:
@@ -348,7 +365,7 @@ class TestConv2d:
         module.weight[3] = 0
         data = torch.randn(2, 8, 9, 9) * magnitude
         seen = convert(kernel, module)(data)
-        expected = reference.conv2d(kernel.format, data, module, RANGE)
+        expected = reference.conv2d(kernel.format, data, module, known(kernel, module))
         if kernel.format == "fp16" and magnitude:
             assert bool(seen[:, :3].isfinite().all()) == (magnitude < 1)
         else:

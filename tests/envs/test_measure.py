@@ -46,10 +46,12 @@ class Setup:
         self.discovery = discover(self.loaded, self.model, self.examples)
         self.architecture = architecture_fingerprint(self.model)
 
-    def plan(self, format_name="bf16", implementation="aten", ranges=None):
+    def plan(self, format_name="bf16", implementation="aten", calibrations=None):
         units = self.discovery.units
         names = [[implementation] * len(unit.modules) for unit in units]
-        return make_plan(self.discovery, self.architecture, [format_name] * len(units), names, ranges or {})
+        return make_plan(
+            self.discovery, self.architecture, [format_name] * len(units), names, calibrations or {}
+        )
 
     def measure(self, plan=None, **options):
         return self.measurer.measure(plan or self.plan(), "search", QUICK, **options)

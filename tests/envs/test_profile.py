@@ -80,7 +80,7 @@ class Setup:
 
     def plan(self, assignment):
         architecture = architecture_fingerprint(self.model)
-        return plan_of(self.discovery, architecture, self.profile, assignment, self.profiled.ranges)
+        return plan_of(self.discovery, architecture, self.profile, assignment, self.profiled.calibrations)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_static_formats_carry_the_ranges_seen_over_examples_and_calibration(setu
             assert (module.input_range is not None) == (unit.format == "int8_static_7bit")
             if module.path in ("gate", "up") and module.input_range:
                 assert module.input_range == (float(table[:32].min()), float(table[:32].max()))
-    assert "table" not in setup.profiled.ranges  # indices have no range
+    assert "table" not in setup.profiled.calibrations  # indices have no range
 
 
 def test_features_describe_units_within_bounds(setup):

@@ -24,8 +24,9 @@ def test_the_vocabulary_only_grows_at_its_end():
     ]
 
 
-def test_only_static_formats_are_calibrated():
-    assert [name for name, fmt in FORMATS.items() if fmt.calibrated] == ["int8_static", "int8_static_7bit"]
+def test_static_and_smooth_formats_are_calibrated():
+    calibrated = [name for name, fmt in FORMATS.items() if fmt.calibrated]
+    assert calibrated == ["int8_static", "int8_static_7bit", "int8_dynamic_smooth", "int8_static_smooth"]
 
 
 def test_a_stand_in_names_a_format_of_its_own_granularity():

@@ -16,6 +16,7 @@ from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.envs.timing import TimingSettings  # noqa: E402
 from autoprec.errors import CandidateError, RuntimeRefusedError  # noqa: E402
 from autoprec.kernels import quantize, reference  # noqa: E402
+from autoprec.kernels.calibration import Calibration, Calibrations, smoothed  # noqa: E402
 from autoprec.kernels.registry import Level, Operation  # noqa: E402
 from autoprec.prepare import prepare  # noqa: E402
 from autoprec.runtimes.available import GRAPH_RUNTIMES, GraphRuntimes  # noqa: E402
@@ -67,12 +68,12 @@ def setup(request):
     return prepared, runtime
 
 
-def plan_for(prepared, runtime, formats, ranges=()):
+def plan_for(prepared, runtime, formats, calibrations=()):
     units = prepared.discovery.units
     names = [[runtime.name] * len(unit.modules) for unit in units]
     chosen = [formats.get(unit.name, "fp32") for unit in units]
     return make_plan(
-        prepared.discovery, prepared.context.architecture, chosen, names, dict(ranges), runtime.name
+        prepared.discovery, prepared.context.architecture, chosen, names, dict(calibrations), runtime.name
     )
 
 
@@ -87,7 +88,17 @@ def test_the_fp32_graph_gives_what_the_model_gives_at_any_shape(setup):
                 torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["int8_dynamic", "int8_static", "int8_weight_only", "int4_weight_only"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "int8_dynamic",
+        "int8_dynamic_smooth",
+        "int8_static",
+        "int8_static_smooth",
+        "int8_weight_only",
+        "int4_weight_only",
+    ],
+)
 def test_one_layer_in_a_format_computes_its_reference(setup, name):
     prepared, runtime = setup
     if runtime.support(Operation.LINEAR, name).level is not Level.NATIVE:
@@ -95,7 +106,11 @@ def test_one_layer_in_a_format_computes_its_reference(setup, name):
         return
     model, ids = prepared.measurer.model, torch.randint(0, 50, (4, 12))
     hidden = model.table(ids)
-    seen = (float(hidden.detach().min()), float(hidden.detach().max()))
+    rows = hidden.detach().flatten(0, -2)
+    seen = Calibrations(
+        Calibration(float(rows.min()), float(rows.max())),
+        smoothed(rows.amin(0), rows.amax(0), [model.up.weight]),
+    )
     plan = plan_for(prepared, runtime, {"up": name}, {"up": seen})
     with prepared.measurer.executable(plan) as executable:
         assert executable.applied()["up"] == (name, runtime.name)
@@ -105,7 +120,7 @@ def test_one_layer_in_a_format_computes_its_reference(setup, name):
         make = quantize.int8_channel if name.startswith("int8") else quantize.int4_group
         up = torch.nn.functional.linear(hidden, make(model.up.weight.detach()).dequantize(), model.up.bias)
     else:
-        up = reference.linear(name, hidden, model.up.weight, model.up.bias, seen)
+        up = reference.linear(name, hidden, model.up.weight, model.up.bias, seen.of(name))
     expected = model.head(hidden + model.down(torch.relu(up)))
     plain = model(ids)["logits"]
     rounding, gap = ((each - expected).detach().norm() for each in (plain, found))
@@ -144,7 +159,7 @@ def test_beside_a_loaded_graph_the_model_is_as_fast_as_alone(setup):
 def test_the_artefact_runs_without_this_package(setup, tmp_path):
     prepared, runtime = setup
     with prepared.measurer.executable(
-        plan_for(prepared, runtime, {"up": "int8_static"}, {"up": (-4.0, 4.0)})
+        plan_for(prepared, runtime, {"up": "int8_static"}, {"up": Calibrations(Calibration(-4.0, 4.0))})
     ) as executable:
         (file,) = executable.artefacts()
         ids = np.arange(8).reshape(2, 4)
