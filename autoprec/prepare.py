@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.measure import Measurer
 from autoprec.envs.units import Discovery, discover
 from autoprec.errors import WorkloadError
@@ -47,6 +49,12 @@ class Prepared:
     weights: str
     calibration: list[Any]
     graphs: GraphRuntimes
+
+    @cached_property
+    def seen(self) -> BaselineFigures:
+        """What watching the model as it came tells; seconds of work, done once."""
+        batches = [*(example.inputs for example in self.measurer.examples), *self.calibration]
+        return observe_baseline(self.measurer, self.discovery.modules, batches)
 
     def use_runtime(self, name: str) -> None:
         """Let the measurer execute plans of a runtime.
@@ -114,7 +122,7 @@ def prepare(
         device=measured_device(),
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
-    modules = [(module.path, module.operation) for unit in discovery.units for module in unit.modules]
+    modules = [(module.path, module.operation) for module in discovery.modules]
     graphs = GraphRuntimes(model, modules, measurer.exercise)
     return Prepared(loaded, measurer, discovery, context, weights, calibration, graphs)
 

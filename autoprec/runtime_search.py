@@ -196,7 +196,7 @@ class RuntimeSearch:
         """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
         parts, prepared = self._parts, self._parts.prepared
         units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
-        memory = parts.goal.objective == "memory" and self.name == EAGER
+        memory = parts.goal.objective == "memory"
         key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
         stored = parts.store.load_profile(self.context_key, key)
         if stored is not None:
@@ -216,6 +216,7 @@ class RuntimeSearch:
                 prepared.calibration,
                 progress=progress,
                 guard=lambda what: self._guard(what, late),
+                seen=prepared.seen,
             )
         else:
             from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
@@ -225,9 +226,11 @@ class RuntimeSearch:
                 prepared.discovery,
                 prepared.graph_runtime(self.name),
                 self.context.architecture,
+                parts.goal.objective,
                 prepared.calibration,
                 progress=progress,
                 guard=lambda what: self._guard(what, late),
+                seen=prepared.seen,
             )
         if late:
             parts.note(

@@ -1,40 +1,44 @@
 """The profile of a runtime that compiles a whole graph: what each unit × format changes there.
 
-Nothing can be timed inside such a graph without changing it, so units of one kind (operation and shapes)
-change format together in the running graph, and share the difference. Local errors come from the formats'
-references: they are the same numerics.
+Nothing can be timed inside such a graph without changing it, so units change format together in the running
+graph, all at once and then those of one kind (operation and shapes), and share the difference. Local errors
+come from the formats' references: they are the same numerics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from autoprec.envs.baseline import observe_baseline
+from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer, relative_error
 from autoprec.envs.passes import judge_modules
 from autoprec.envs.plans import make_plan
 from autoprec.envs.profile import JUDGED_BATCHES, Profiled
-from autoprec.envs.space import FORMAT_NAMES, Profile
+from autoprec.envs.space import FORMAT_NAMES, Objective, Profile
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
 from autoprec.errors import CandidateError, RuntimeRefusedError
 from autoprec.kernels import reference
 from autoprec.kernels.calibration import Calibrations
+from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.graph_runtime import GraphRuntime
 from autoprec.runtimes.runtime import Executable
 
-TIMING = TimingSettings(target=0.01, max_seconds=0.6, min_pairs=6)
+TIMING = TimingSettings(target=0.01, max_seconds=0.6, fewest_pairs=2, min_pairs=6)
 SMALLEST_TIME = 1e-5
 """Relative time below which a unit's time is not believed to fall: differences of noise can be negative."""
+TOO_SLOW = 1.25
+"""A format that makes the whole graph this much slower is left out, but where memory is what counts."""
 
 
 def profile_graph(
@@ -42,9 +46,11 @@ def profile_graph(
     discovery: Discovery,
     runtime: GraphRuntime,
     architecture: str,
+    objective: Objective,
     calibration: Sequence[Any] = (),
     progress: Callable[[str, float], None] = lambda what, share: None,
     guard: Callable[[str], AbstractContextManager[str]] = lambda what: nullcontext(""),
+    seen: BaselineFigures | None = None,
 ) -> Profiled:
     """Profile the workload's units in a graph runtime.
 
@@ -53,78 +59,161 @@ def profile_graph(
         discovery: The units.
         runtime: The runtime; `measurer` knows it.
         architecture: Fingerprint of the model's structure.
+        objective: What plans are searched for.
         calibration: See `autoprec.envs.profile.profile_workload`, as for what follows.
         progress: The same.
         guard: The same.
+        seen: The same.
 
     Raises:
         RuntimeRefusedError: The runtime cannot run the model.
     """
-    model, units = measurer.model, discovery.units
+    units = discovery.units
     batches = [*(example.inputs for example in measurer.examples), *calibration]
-    modules = [module for unit in units for module in unit.modules]
     progress("export", 0.0)
     missing = runtime.prepare()
-    seen = observe_baseline(measurer, modules, batches)
-
-    width = len(FORMAT_NAMES)
-    own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
-    time, error = np.full((len(units), width), np.nan), np.full((len(units), width), np.nan)
-    held = np.zeros((len(units), width), dtype=np.int64)
-    reasons = [[""] * width for _ in units]
-    possible: dict[str, dict[tuple[object, ...], list[int]]] = {}
-    for u, unit in enumerate(units):
-        for k, name in enumerate(FORMAT_NAMES):
-            refused = _refusal(runtime, unit, name, missing) if k != own[u] else ""
-            reasons[u][k] = refused
-            if not refused and k != own[u]:
-                kind = tuple((m.operation, m.shapes, m.calls) for m in unit.modules)
-                possible.setdefault(name, {}).setdefault(kind, []).append(u)
+    found = seen or observe_baseline(measurer, discovery.modules, batches)
 
     def plan(name: str, chosen: Sequence[int]) -> Plan:
         formats = [name if u in chosen else unit.baseline for u, unit in enumerate(units)]
         names = [[runtime.name] * len(unit.modules) for unit in units]
-        return make_plan(discovery, architecture, formats, names, seen.calibrations, runtime.name)
+        return make_plan(discovery, architecture, formats, names, found.calibrations, runtime.name)
 
     with _whole_model(measurer, plan("", ())) as base:
-        whole = 1 / measurer.time(None, base, TIMING).ratio
-        for u, unit in enumerate(units):
-            time[u, own[u]] = max(SMALLEST_TIME, whole * sum(seen.shares[m.path] for m in unit.modules))
-            error[u, own[u]] = 0.0
-            held[u, own[u]] = held_bytes(nn.ModuleList(model.get_submodule(m.path) for m in unit.modules))
-        tries = [(name, chosen) for name, kinds in possible.items() for chosen in kinds.values()]
-        for index, (name, chosen) in enumerate(tries):
-            progress(name, (index + 1) / (len(tries) + 1))
-            k = FORMAT_NAMES.index(name)
-            with guard(f"{runtime.name} {name} {units[chosen[0]].name}") as refused:
-                reason = refused
-                if not reason:
-                    try:
-                        with measurer.executable(plan(name, chosen)) as candidate:
-                            change = 1 / measurer.time(base, candidate, TIMING).ratio - 1
-                            freed = base.held_bytes() - candidate.held_bytes()
-                    except CandidateError as failure:
-                        reason = str(failure)
-            for u in chosen:
-                reasons[u][k] = reason
-                if not reason:
-                    time[u, k] = max(SMALLEST_TIME, time[u, own[u]] + whole * change / len(chosen))
-                    held[u, k] = held[u, own[u]] - freed // len(chosen)
+        table = _Table(measurer, units, found.shares, base)
+        for name, kinds in table.possible(runtime, missing).items():
+            progress(name, FORMAT_NAMES.index(name) / len(FORMAT_NAMES))
+
+            def compare(chosen: Sequence[int], name: str = name) -> _Change | str:
+                with guard(f"{runtime.name} {name} {len(chosen)} from {units[chosen[0]].name}") as refused:
+                    return refused or table.compare(plan(name, chosen))
+
+            table.fill(name, kinds, compare, keep_slow=objective == "memory")
     judged = batches[: max(JUDGED_BATCHES, len(measurer.examples))]
-    _judge(measurer, units, np.isfinite(time), seen.calibrations, judged, error)
+    _judge(measurer, discovery, np.isfinite(table.time), found.calibrations, judged, table.error)
     features = unit_features(
-        model, units, seen.statistics,
-        [sum(seen.shares[m.path] for m in unit.modules) for unit in units],
-        [float(held[u, k]) / max(1, measurer.baseline_bytes) for u, k in enumerate(own)],
+        measurer.model, units, found.statistics,
+        [sum(found.shares[m.path] for m in unit.modules) for unit in units],
+        [float(table.held[u, k]) / max(1, measurer.baseline_bytes) for u, k in enumerate(table.own)],
     )  # fmt: skip
     names = tuple(
-        tuple((runtime.name,) * len(unit.modules) if np.isfinite(time[u, k]) else () for k in range(width))
+        tuple((runtime.name,) * len(unit.modules) if np.isfinite(value) else () for value in table.time[u])
         for u, unit in enumerate(units)
     )
     profile = Profile(
-        time, held, error, features, names, seen.seconds, measurer.baseline_bytes, tuple(map(tuple, reasons))
-    )
-    return Profiled(profile, seen.calibrations, runtime.name)
+        table.time, table.held, table.error, features, names, found.seconds, measurer.baseline_bytes,
+        tuple(map(tuple, table.reasons)),
+    )  # fmt: skip
+    return Profiled(profile, found.calibrations, runtime.name)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a candidate changes.
+
+    Attributes:
+        time: Relative to the whole model in its own formats.
+        bytes: That it frees.
+    """
+
+    time: float
+    bytes: int
+
+
+class _Table:
+    """The figures of every unit × format, filled in format by format."""
+
+    def __init__(
+        self, measurer: Measurer, units: Sequence[Unit], shares: dict[str, float], base: Executable
+    ) -> None:
+        self._measurer = measurer
+        self._units = units
+        self._base = base
+        self._whole = 1 / measurer.time(None, base, TIMING).ratio
+        self._together: dict[str, _Change] = {}
+        shape = len(units), len(FORMAT_NAMES)
+        self.own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
+        self.time, self.error = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.held = np.zeros(shape, dtype=np.int64)
+        self.reasons = [[""] * shape[1] for _ in units]
+        for u, unit in enumerate(units):
+            paths = [module.path for module in unit.modules]
+            self.time[u, self.own[u]] = max(SMALLEST_TIME, self._whole * sum(shares[path] for path in paths))
+            self.error[u, self.own[u]] = 0.0
+            modules = nn.ModuleList(measurer.model.get_submodule(path) for path in paths)
+            self.held[u, self.own[u]] = held_bytes(modules)
+
+    def possible(self, runtime: GraphRuntime, missing: dict[str, str]) -> dict[str, list[list[int]]]:
+        """Return format to units by kind, and note why the others cannot have it."""
+        found: dict[str, dict[tuple[object, ...], list[int]]] = {}
+        for u, unit in enumerate(self._units):
+            for k, name in enumerate(FORMAT_NAMES):
+                if k == self.own[u]:
+                    continue
+                self.reasons[u][k] = _refusal(runtime, unit, name, missing)
+                if not self.reasons[u][k]:
+                    kind = tuple((m.operation, m.shapes, m.calls) for m in unit.modules)
+                    found.setdefault(name, {}).setdefault(kind, []).append(u)
+        return {name: list(kinds.values()) for name, kinds in found.items()}
+
+    def compare(self, plan: Plan) -> _Change | str:
+        """Return what a plan changes, or why it does not run."""
+        try:
+            with self._measurer.executable(plan) as candidate:
+                ratio = self._measurer.time(self._base, candidate, TIMING).ratio
+                return _Change(1 / ratio - 1, self._base.held_bytes() - candidate.held_bytes())
+        except CandidateError as failure:
+            return str(failure)
+
+    def fill(
+        self,
+        name: str,
+        kinds: Sequence[list[int]],
+        compare: Callable[[Sequence[int]], _Change | str],
+        *,
+        keep_slow: bool,
+    ) -> None:
+        """Fill in a format: first all of its units together, then, where that is worth it, kind by kind."""
+        everything = [u for chosen in kinds for u in chosen]
+        together = compare(everything)
+        if isinstance(together, _Change):
+            if together.time > TOO_SLOW - 1 and not keep_slow:
+                slower = (
+                    f"the whole model is {1 + together.time:.2f} times slower in it than in its own formats"
+                )
+                self._refuse(name, everything, slower)
+                return
+            self._together[name] = together
+            plain = FORMATS[name].unsmoothed
+            if plain != name and plain in self._together:
+                # What smoothing adds is small and alike everywhere: one comparison tells it.
+                added = _Change(together.time - self._together[plain].time, together.bytes)
+                self._add(name, everything, added, plain)
+                return
+            if len(kinds) == 1:
+                self._add(name, everything, together)
+                return
+        for chosen in kinds:
+            change = compare(chosen)
+            if isinstance(change, _Change):
+                self._add(name, chosen, change)
+            else:
+                self._refuse(name, chosen, change)
+
+    def _add(self, name: str, chosen: Sequence[int], change: _Change, start: str = "") -> None:
+        k = FORMAT_NAMES.index(name)
+        for u in chosen:
+            before = FORMAT_NAMES.index(start) if start else self.own[u]
+            time = self.time[u, before] + self._whole * change.time / len(chosen)
+            self.time[u, k] = max(SMALLEST_TIME, time)
+            if start:
+                self.held[u, k] = self.held[u, before]
+            else:
+                self.held[u, k] = self.held[u, before] - change.bytes // len(chosen)
+
+    def _refuse(self, name: str, chosen: Sequence[int], reason: str) -> None:
+        for u in chosen:
+            self.reasons[u][FORMAT_NAMES.index(name)] = reason
 
 
 @contextmanager
@@ -152,15 +241,15 @@ def _refusal(runtime: GraphRuntime, unit: Unit, name: str, missing: dict[str, st
 
 def _judge(
     measurer: Measurer,
-    units: Sequence[Unit],
+    discovery: Discovery,
     wanted: Any,
     calibrations: dict[str, Calibrations],
     batches: Sequence[Any],
     error: Any,
 ) -> None:
     """Fill in the local error of every unit × format, from one pass over the batches."""
-    place = {module.path: u for u, unit in enumerate(units) for module in unit.modules}
-    operations = {module.path: module.operation for unit in units for module in unit.modules}
+    place = {module.path: u for u, unit in enumerate(discovery.units) for module in unit.modules}
+    operations = {module.path: module.operation for module in discovery.modules}
     sums: dict[tuple[int, int], list[float]] = {}
 
     def see(path: str, module: nn.Module, value: torch.Tensor, output: torch.Tensor) -> None:
@@ -180,8 +269,6 @@ def _judge(
                 found = reference.linear(name, value, weight, bias, needed)  # type: ignore[arg-type]
             sums.setdefault((u, int(k)), []).append(relative_error(found, output))
 
-    judge_modules(
-        measurer.loaded.run, measurer.model, [m for unit in units for m in unit.modules], batches, see
-    )
+    judge_modules(measurer.loaded.run, measurer.model, discovery.modules, batches, see)
     for (u, k), found in sums.items():
         error[u, k] = float(np.sqrt(np.mean(np.square(found))))

@@ -80,6 +80,7 @@ def profile_workload(
     formats: Sequence[str] = FORMAT_NAMES,
     progress: Callable[[str, float], None] = lambda what, share: None,
     guard: Callable[[str], AbstractContextManager[str]] = lambda what: nullcontext(""),
+    seen: BaselineFigures | None = None,
 ) -> Profiled:
     """Profile the workload's units.
 
@@ -92,13 +93,13 @@ def profile_workload(
         progress: Called with what is being profiled and the share that is done.
         guard: Entered around the pass of each kernel with a name for it; where it gives a reason, the pass
             is left out and its kernels are refused for that reason.
+        seen: What watching the model as it came told, where that was done before.
     """
     run, model = measurer.loaded.run, measurer.model
     examples = [(example.inputs, example.weight) for example in measurer.examples]
     batches = [*(inputs for inputs, _ in examples), *calibration]
-    modules = [module for unit in discovery.units for module in unit.modules]
     progress("inputs", 0.0)
-    seen = observe_baseline(measurer, modules, batches)
+    seen = seen or observe_baseline(measurer, discovery.modules, batches)
 
     wanted = [name for name in FORMAT_NAMES if name in {*formats, "fp32"}]
     tried = _untouched(model, discovery, seen.shares)
@@ -122,7 +123,7 @@ def profile_workload(
                 refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))
             else:
                 tried.setdefault((path, name), []).append(_Tried(kernel, level, found[path]))
-    _pool_equal_shapes(tried, modules)
+    _pool_equal_shapes(tried, discovery.modules)
     return Profiled(_assemble(measurer, discovery, objective, tried, refusals, seen), seen.calibrations)
 
 

@@ -18,13 +18,14 @@ class TimingSettings:
 
     Attributes:
         target: Half-width of the 95% interval, relative to the ratio, at which repeating stops.
-        max_seconds: Cap on the time spent, warm-up aside; and on the warm-up, after one call of each side.
+        max_seconds: Cap on the time spent, warm-up aside; a quarter of it is the cap on the warm-up, after
+            one call of each side.
         fewest_pairs: Paired ratios that are taken even where they take longer than `max_seconds`.
         min_pairs: Paired ratios before stopping for a narrow interval is considered.
         max_pairs: Cap on paired ratios.
         min_sample_seconds: A sample repeats calls until it takes this long, so that the clock and the
             scheduler do not dominate short runs.
-        warmup: Untimed calls of each side.
+        warmup: Untimed calls of each side; at least one is made, to see how long they take.
     """
 
     target: float = 0.01
@@ -64,12 +65,11 @@ def time_pairs(a: Callable[[], object], b: Callable[[], object], settings: Timin
     order of the sides alternates between blocks, so that neither always follows the other.
     """
     started = time.perf_counter()
-    for _ in range(settings.warmup):
-        a()
-        b()
-        if time.perf_counter() - started > settings.max_seconds:
+    for _ in range(max(1, settings.warmup)):
+        slowest = max(_sample(a, 1), _sample(b, 1))
+        if time.perf_counter() - started > settings.max_seconds / 4:
             break
-    calls = _calls_per_sample((a, b), settings.min_sample_seconds)
+    calls = max(1, int(np.ceil(settings.min_sample_seconds / max(slowest, 1e-7))))
     blocks: list[tuple[float, float]] = []
     started = time.perf_counter()
     next_look = settings.min_pairs
@@ -121,11 +121,6 @@ def _ratios(blocks: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
     array = np.asarray(blocks)
     ratios: NDArray[np.float64] = array[:, 0] / array[:, 1]
     return ratios
-
-
-def _calls_per_sample(sides: Sequence[Callable[[], object]], seconds: float) -> int:
-    slowest = max(_sample(side, 1) for side in sides)
-    return max(1, int(np.ceil(seconds / max(slowest, 1e-7))))
 
 
 def _sample(call: Callable[[], object], calls: int) -> float:

@@ -81,6 +81,11 @@ class Discovery:
     units: tuple[Unit, ...]
     left: dict[str, str]
 
+    @property
+    def modules(self) -> list[TunableModule]:
+        """The modules of all units, in order."""
+        return [module for unit in self.units for module in unit.modules]
+
 
 def discover(
     loaded: LoadedWorkload,

@@ -51,6 +51,11 @@ class Format:
         """Whether the format needs to know the input from calibration batches."""
         return self.smooth or self.activation_scale == "static"
 
+    @property
+    def unsmoothed(self) -> str:
+        """Name of the format that this one is without smoothing."""
+        return self.name.removesuffix("_smooth")
+
 
 _ALL = (
     Format("fp32", "float32", "float32", "none", "none", 32, "single precision"),
