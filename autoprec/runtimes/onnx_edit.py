@@ -202,6 +202,27 @@ class GraphEditor:
         changed.input[0], changed.input[1] = source, f"{name}.weight"
         edit.nodes.append(changed)
 
+    def _bf16(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
+        _linear_only(self._weight(path), path)
+
+        def make() -> list[Any]:
+            values = self._weight(path).t().bfloat16().contiguous()
+            return [
+                TensorProto(
+                    name=f"{path}.bf16", data_type=TensorProto.BFLOAT16, dims=values.shape,
+                    raw_data=values.view(torch.int16).numpy().tobytes(),
+                )
+            ]  # fmt: skip
+
+        weight = edit.weight(self._kept((path, "bf16"), make)[0])
+        source, name = f"{node.input[0]}.bf16", node.name
+        if source not in edit.shared:
+            edit.shared.add(source)
+            edit.node("Cast", [node.input[0]], [source], f"{source}.cast", to=TensorProto.BFLOAT16)
+        edit.node("MatMul", [source, weight], [f"{name}.half"], f"{name}.matmul")
+        edit.node("Cast", [f"{name}.half"], [_product(node)], f"{name}.cast", to=TensorProto.FLOAT)
+        _add_bias(edit, node)
+
     def _int4_weight_only(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
         outputs, inputs = _linear_only(self._weight(path), path)
         if inputs % GROUP_SIZE:
@@ -228,6 +249,7 @@ class GraphEditor:
 
 
 _WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, Calibration | None], None]] = {
+    "bf16": GraphEditor._bf16,
     "int8_dynamic": GraphEditor._int8_dynamic,
     "int8_dynamic_smooth": GraphEditor._int8_dynamic_smooth,
     "int8_static": GraphEditor._int8_static,

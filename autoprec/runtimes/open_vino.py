@@ -9,6 +9,7 @@ from typing import Any
 import openvino
 import torch
 
+from autoprec.kernels.device import capability
 from autoprec.kernels.registry import Level, Operation, Support
 from autoprec.runtimes.graph_module import RunGraph
 from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
@@ -33,6 +34,11 @@ class OpenVinoRuntime(GraphRuntime):
         """See `GraphRuntime.support`."""
         if format_name in _FORMATS[operation]:
             return Support(Level.NATIVE)
+        if (operation, format_name) == (Operation.LINEAR, "bf16"):
+            # Elsewhere it would be computed in single precision, between two roundings.
+            if "BF16" in capability():
+                return Support(Level.NATIVE)
+            return Support(Level.REFUSED, "OpenVINO: this processor has no bfloat16 products")
         return Support(Level.REFUSED, f"OpenVINO: no such format for one {operation.value} layer on a CPU")
 
     def start(self, file: Path) -> tuple[RunGraph, Ran]:

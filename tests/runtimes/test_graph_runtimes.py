@@ -91,6 +91,7 @@ def test_the_fp32_graph_gives_what_the_model_gives_at_any_shape(setup):
 @pytest.mark.parametrize(
     "name",
     [
+        "bf16",
         "int8_dynamic",
         "int8_dynamic_smooth",
         "int8_static",
@@ -125,7 +126,8 @@ def test_one_layer_in_a_format_computes_its_reference(setup, name):
     plain = model(ids)["logits"]
     rounding, gap = ((each - expected).detach().norm() for each in (plain, found))
     assert rounding > 0
-    assert gap < 0.1 * rounding
+    # What leaves a layer in bfloat16 is rounded again, as much as the layer itself rounds.
+    assert gap < (reference.TOLERANCE[name] * plain.norm() if name == "bf16" else 0.1 * rounding)
 
 
 def test_lower_precision_is_counted_as_smaller(setup):
