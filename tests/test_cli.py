@@ -261,7 +261,7 @@ def test_a_budget_in_time_ends_the_job_with_a_plan(tmp_path):
 def test_no_plan_within_the_limits_is_exit_code_1(tmp_path):
     write(tmp_path, "mine.py", TINY)
     code, out, err = command(
-        tmp_path, "tune", "mine.py:Tiny", "--budget", "3s", "--searcher", "random", "--max-memory", "100B",
+        tmp_path, "tune", "mine.py:Tiny", "--budget", "10s", "--searcher", "random", "--max-memory", "100B",
         "--formats", "fp32,bf16", "--out", ".",
     )  # fmt: skip
     assert (code, err) == (1, "")
