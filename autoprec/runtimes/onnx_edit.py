@@ -22,6 +22,7 @@ from autoprec.kernels import quantize
 from autoprec.kernels.formats import GROUP_SIZE
 from autoprec.kernels.registry import InputRange
 from autoprec.runtimes.onnx_export import ExportedGraph
+from autoprec.runtimes.weight_file import WeightFile
 
 MICROSOFT = "com.microsoft"
 
@@ -48,12 +49,21 @@ class GraphEditor:
     Args:
         exported: The graph.
         model: The model that it was exported from.
+        weights: Takes quantised weights; the graph's own are in it.
+        pieces: Quantised weights, shared with the editors of the model's other graphs.
     """
 
-    def __init__(self, exported: ExportedGraph, model: nn.Module) -> None:
+    def __init__(
+        self,
+        exported: ExportedGraph,
+        model: nn.Module,
+        weights: WeightFile,
+        pieces: dict[tuple[str, str], list[Any]],
+    ) -> None:
         self.exported = exported
         self._model = model
-        self._pieces: dict[tuple[str, str], list[Any]] = {}
+        self._weights = weights
+        self._pieces = pieces
         self._owners = {name: path for path, names in exported.nodes.items() for name in names}
         self._initializers = {item.name: item for item in exported.proto.graph.initializer}
 
@@ -106,7 +116,7 @@ class GraphEditor:
 
     def _kept(self, path: str, kind: str, make: Callable[[], list[Any]]) -> list[Any]:
         if (path, kind) not in self._pieces:
-            self._pieces[path, kind] = make()
+            self._pieces[path, kind] = [self._weights.keep(tensor) for tensor in make()]
         return self._pieces[path, kind]
 
     def _weight(self, path: str) -> torch.Tensor:
@@ -200,14 +210,6 @@ _WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, InputRange | None], 
     "int8_weight_only": GraphEditor._int8_weight_only,
     "int4_weight_only": GraphEditor._int4_weight_only,
 }
-
-
-def graph_bytes(proto: Any) -> int:
-    """Return the bytes of a graph's weights, each once."""
-    return sum(
-        int(np.prod(item.dims)) * np.dtype(helper.tensor_dtype_to_np_dtype(item.data_type)).itemsize
-        for item in proto.graph.initializer
-    )
 
 
 def _tensor(values: NDArray[Any], name: str) -> Any:
