@@ -22,7 +22,7 @@ GRAPH_RUNTIMES = {
 }
 """Name to module, class, and the extra that installs what it needs."""
 RUNTIMES = (EAGER, *GRAPH_RUNTIMES)
-_NEEDED = ("onnx", "onnxscript")
+_NEEDED = ("onnx", "onnx_ir", "onnxscript")
 
 
 class GraphRuntimes:

@@ -72,14 +72,12 @@ class Form:
         found = [name or "output" for name in names(self.output)]
         for argument, structure in self.changed.items():
             found += [f"{argument}.{name}".removesuffix(".") for name in names(structure)]
-        # An input of the same name would be taken for the same tensor; numbers stand for parts of a list.
-        taken = set(self.inputs)
+        # Numbers stand for parts of a list; an input of the same name would be taken for the same tensor.
         named: list[str] = []
-        for name in found:
-            name = f"output.{name}" if name.split(".")[0].isdigit() else name
-            while name in taken:
+        for place in found:
+            name = f"output.{place}" if place.split(".")[0].isdigit() else place
+            while name in self.inputs or name in named:
                 name = f"new.{name}"
-            taken.add(name)
             named.append(name)
         return tuple(named)
 
@@ -277,7 +275,7 @@ class _Watcher:
         if copies is None:
             return
         for name, tensor, copy in zip(names(structure), tensors, copies, strict=True):
-            if not bool(((tensor == copy) | (copy != copy)).all()):
+            if not bool(((tensor == copy) | torch.isnan(copy)).all()):
                 raise RuntimeRefusedError(
                     f"the model writes into the tensor {name} that it is called with; a graph cannot"
                 )

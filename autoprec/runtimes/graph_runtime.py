@@ -19,7 +19,7 @@ from autoprec.plan import Plan, UnitPlan
 from autoprec.runtimes.calls import Calls, Form, watch_calls
 from autoprec.runtimes.graph_module import GraphModule, RunGraph
 from autoprec.runtimes.onnx_edit import GraphEditor
-from autoprec.runtimes.onnx_export import ExportedGraph, export_graph
+from autoprec.runtimes.onnx_export import export_graph
 from autoprec.runtimes.probe import Probe
 from autoprec.runtimes.runtime import Executable, Runtime
 from autoprec.runtimes.structure import build, flatten, places
@@ -215,6 +215,7 @@ class GraphExecutable(Executable):
         self._load_graph = load
         self._applied: dict[str, tuple[str, str]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files: list[Path] = []
         self._module = GraphModule(exported.calls, self._load)
         self.model: nn.Module = self._module
         for index, form in enumerate(forms):
@@ -255,13 +256,14 @@ class GraphExecutable(Executable):
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="autoprec-")
             names = ["model.onnx", *(f"model-{number}.onnx" for number in range(2, len(self._graphs) + 1))]
-            self._weights.write(dict(zip(names, self._graphs, strict=True)), Path(self._folder.name))
-        return sorted(Path(self._folder.name).iterdir())
+            graphs = dict(zip(names, self._graphs, strict=True))
+            self._files = self._weights.write(graphs, Path(self._folder.name))
+        return self._files
 
     def close(self) -> None:
         """See `Executable.close`."""
         self.model = nn.Module()
-        self._module = GraphModule(Calls(nn.Module()), self._load)
+        del self._module
         if self._folder is not None:
             self._folder.cleanup()
 

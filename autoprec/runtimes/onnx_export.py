@@ -131,7 +131,9 @@ class _Flat(nn.Module):
 def _name(graph: Any, form: Form) -> None:
     """Name the inputs and outputs of a graph after the arguments and outputs of the model."""
     if (len(graph.inputs), len(graph.outputs)) != (len(form.inputs), len(form.outputs)):
-        raise RuntimeRefusedError("the exported graph takes other inputs or gives other outputs than the model")
+        raise RuntimeRefusedError(
+            "the exported graph takes other inputs or gives other outputs than the model"
+        )
     own = {id(value) for value in graph.inputs} | {id(value) for value in graph.initializers.values()}
     for index, value in enumerate(graph.outputs):
         if id(value) in own:  # an input that is given back, or one output twice

@@ -93,7 +93,7 @@ class WeightFile:
                 _refer(tensor, data.name, moved[offset], length)
             save_model(complete, str(folder / name))
             files.append(folder / name)
-        return files if alone else [*files, data]
+        return [*files, data] if moved else files
 
     def _put(self, content: bytes) -> int:
         """Return where a content is in the file, which it is written to where it is new."""
