@@ -55,40 +55,42 @@ def flatten(value: Any, known: Mapping[int, str] | None = None) -> tuple[Structu
     """
     tokens: list[Token] = []
     tensors: list[torch.Tensor] = []
-    _flatten(value, known or {}, tokens, tensors, [], [])
+    _flatten(("",), (value,), known or {}, tokens, tensors, [], [])
     return tuple(tokens), tensors
 
 
 def _flatten(
-    value: Any,
+    keys: Sequence[str],
+    parts: Sequence[Any],
     known: Mapping[int, str],
     tokens: list[Token],
     tensors: list[torch.Tensor],
     place: list[str],
     within: list[int],
 ) -> None:
-    if isinstance(value, torch.Tensor):
-        tokens.append(("tensor", value.dtype, value.dim()))
-        tensors.append(value)
-        return
-    kind: Any = type(value)
-    if _is_plain(kind):
-        tokens.append(("constant", kind, value))
-        return
-    own = id(value)
-    if own in known:
-        tokens.append(("same", known[own]))
-        return
-    if own in within:
-        raise RuntimeRefusedError(f"{'.'.join(place)} holds itself; an exported graph takes no cycles")
-    token, parts = _parts(value, place)
-    tokens.append(token)
-    within.append(own)
-    for name, part in zip(token[2], parts, strict=True):
-        place.append(name)
-        _flatten(part, known, tokens, tensors, place, within)
-        place.pop()
-    within.pop()
+    for key, part in zip(keys, parts, strict=True):
+        kind: Any = type(part)
+        if isinstance(part, torch.Tensor):
+            tokens.append(("tensor", part.dtype, part.dim()))
+            tensors.append(part)
+        elif _is_plain(kind):
+            tokens.append(("constant", kind, part))
+        elif id(part) in known:
+            tokens.append(("same", known[id(part)]))
+        else:
+            place.append(key)
+            if id(part) in within:
+                raise RuntimeRefusedError(f"{_joined(place)} holds itself; an exported graph takes no cycles")
+            token, own = _parts(part, place)
+            tokens.append(token)
+            within.append(id(part))
+            _flatten(token[2], own, known, tokens, tensors, place, within)
+            within.pop()
+            place.pop()
+
+
+def _joined(place: Sequence[str]) -> str:
+    return ".".join(name for name in place if name)
 
 
 def places(value: Any, place: str = "") -> dict[int, str]:
@@ -118,7 +120,7 @@ def build(
             structure says, so that whoever holds one of them sees it.
         given: The arguments that `same` speaks of.
     """
-    return _build(iter(structure), iter(tensors), into, given)
+    return _build(1, iter(structure), iter(tensors), (into,), given)[0]
 
 
 def names(structure: Structure) -> tuple[str, ...]:
@@ -190,7 +192,7 @@ def _parts(value: Any, place: Sequence[str]) -> tuple[Token, Sequence[Any]]:
         if not spec.is_leaf():
             return ("registered", kind, _part_names(value, len(parts)), _Spec(spec)), parts
     raise RuntimeRefusedError(
-        f"the model is called with {'.'.join(place)}, a {kind.__name__}; an exported graph takes tensors, "
+        f"the model is called with {_joined(place)}, a {kind.__name__}; an exported graph takes tensors, "
         "constants, and lists, tuples, dictionaries with names for keys and plain objects that hold them "
         "(register others with torch.utils._pytree.register_pytree_node)"
     )
@@ -226,23 +228,24 @@ def _part_names(value: Any, count: int) -> tuple[str, ...]:
     return tuple(pytree.keystr(path).strip(".[]'") for path, _ in found)
 
 
-def _build(tokens: Iterator[Token], tensors: Iterator[torch.Tensor], into: Any, given: Any) -> Any:
-    token = next(tokens)
-    kind = token[0]
-    if kind == "tensor":
-        return next(tensors)
-    if kind == "constant":
-        return token[2]
-    if kind == "same":
-        return functools.reduce(_part, token[1].split("."), given)
-    if type(into) is not token[1]:
-        into = None
-    old: Sequence[Any] = () if into is None else _parts(into, ())[1]
-    parts = [
-        _build(tokens, tensors, old[index] if index < len(old) else None, given)
-        for index in range(len(token[2]))
-    ]
-    return _assemble(token, parts, into)
+def _build(
+    count: int, tokens: Iterator[Token], tensors: Iterator[torch.Tensor], old: Sequence[Any], given: Any
+) -> list[Any]:
+    parts: list[Any] = []
+    for index in range(count):
+        token = next(tokens)
+        kind = token[0]
+        if kind == "tensor":
+            parts.append(next(tensors))
+        elif kind == "constant":
+            parts.append(token[2])
+        elif kind == "same":
+            parts.append(functools.reduce(_part, token[1].split("."), given))
+        else:
+            into = old[index] if index < len(old) and type(old[index]) is token[1] else None
+            held = () if into is None else _parts(into, ())[1]
+            parts.append(_assemble(token, _build(len(token[2]), tokens, tensors, held, given), into))
+    return parts
 
 
 def _assemble(token: Token, parts: list[Any], into: Any) -> Any:
