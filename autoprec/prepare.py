@@ -123,7 +123,7 @@ def prepare(
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
     modules = [(module.path, module.operation) for module in discovery.modules]
-    graphs = GraphRuntimes(model, modules, measurer.exercise)
+    graphs = GraphRuntimes(model, modules, measurer.run_examples, measurer.judge)
     return Prepared(loaded, measurer, discovery, context, weights, calibration, graphs)
 
 

@@ -12,10 +12,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-import onnx
 
 from autoprec.api import tune
 from autoprec.envs.measure import FRESH_TIMING
@@ -24,7 +23,6 @@ from autoprec.plan import EAGER, Plan
 from autoprec.prepare import Prepared, prepare
 from autoprec.runtimes.available import GRAPH_RUNTIMES
 from autoprec.runtimes.graph_module import GraphModule
-from autoprec.runtimes.graph_runtime import GraphExecutable
 from benchmarks.common import save, table
 
 Make = Callable[[Prepared, Path, Path], None]
@@ -98,24 +96,38 @@ def _fp32(prepared: Prepared, runtime: str) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Made:
+    """What another tool made.
+
+    Attributes:
+        model: Runs it.
+        size: Bytes of its files.
+    """
+
+    model: GraphModule
+    size: int
+
+    def held_bytes(self) -> int:
+        """Return the bytes of its files."""
+        return self.size
+
+
 @contextmanager
-def _made(prepared: Prepared, runtime: str, make: Make) -> Iterator[GraphExecutable]:
+def _made(prepared: Prepared, runtime: str, make: Make) -> Iterator[Made]:
     """Let another tool change the exported graph, and load what it made."""
     graph = prepared.graph_runtime(runtime)
     exported = graph.exported
-    folder = tempfile.TemporaryDirectory()
-    source, target = Path(folder.name) / "fp32.onnx", Path(folder.name) / "made.onnx"
-    onnx.save_model(exported.proto, str(source))
-    make(prepared, source, target)
-    if not target.exists():
-        target = target.with_suffix(".xml")
-    run, _ = graph.start(target)
-    size = sum(file.stat().st_size for file in target.parent.glob("made.*"))
-    executable = GraphExecutable(GraphModule(exported.signature, run), {}, size, folder)
-    try:
-        yield executable
-    finally:
-        executable.close()
+    (editor,) = exported.editors  # those tools take one graph: models that are called in one way
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "made.onnx"
+        (source,) = exported.weights.write({"fp32.onnx": editor.exported.proto}, Path(folder))
+        make(prepared, source, target)
+        if not target.exists():
+            target = target.with_suffix(".xml")
+        run, _ = graph.start(target)
+        size = sum(file.stat().st_size for file in target.parent.glob("made.*"))
+        yield Made(GraphModule(exported.calls, lambda index: run), size)
 
 
 def _ort_dynamic(prepared: Prepared, source: Path, target: Path) -> None:

@@ -107,10 +107,16 @@ class Measurer:
                 self._baseline_reported[split] = self._metrics(self.model, split)
         return self._baseline_reported[split]
 
-    def exercise(self) -> None:
-        """Do once, with the model as it came, all that a candidate goes through: runs, and quality."""
+    def run_examples(self) -> None:
+        """Run the model as it came once on all that is timed."""
         with torch.inference_mode():
-            for inputs in self._judged:
+            for example in self.examples:
+                self.loaded.run(self.model, example.inputs)
+
+    def judge(self) -> None:
+        """Do once, with the model as it came, what a candidate goes through beside being timed."""
+        with torch.inference_mode():
+            for inputs in self._judged[len(self.examples) :]:
                 self.loaded.run(self.model, inputs)
         if self.loaded.has_quality:
             self._quality(self.model, "search")

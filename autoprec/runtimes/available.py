@@ -22,7 +22,7 @@ GRAPH_RUNTIMES = {
 }
 """Name to module, class, and the extra that installs what it needs."""
 RUNTIMES = (EAGER, *GRAPH_RUNTIMES)
-_NEEDED = ("onnx", "onnxscript")
+_NEEDED = ("onnx", "onnx_ir", "onnxscript")
 
 
 class GraphRuntimes:
@@ -31,13 +31,18 @@ class GraphRuntimes:
     Args:
         model: The model as it came.
         modules: Path and operation of every tunable module.
-        exercise: See `autoprec.runtimes.graph_runtime.Export`.
+        run_examples: See `autoprec.runtimes.graph_runtime.Export`.
+        judge: The same.
     """
 
     def __init__(
-        self, model: nn.Module, modules: Sequence[tuple[str, Operation]], exercise: Callable[[], object]
+        self,
+        model: nn.Module,
+        modules: Sequence[tuple[str, Operation]],
+        run_examples: Callable[[], object],
+        judge: Callable[[], object],
     ) -> None:
-        self._given = (model, modules, exercise)
+        self._given = (model, modules, run_examples, judge)
         self._export: Any = None
 
     def get(self, name: str) -> GraphRuntime:

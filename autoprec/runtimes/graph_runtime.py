@@ -1,28 +1,30 @@
-"""What the runtimes that work on an exported graph share: export once, edit, try apart, run, read back."""
+"""What the runtimes that work on exported graphs share: export once, edit, try apart, run, read back."""
 
 from __future__ import annotations
 
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx
 import torch
 from torch import nn
 
 from autoprec.apply import calibration_of
-from autoprec.errors import RuntimeRefusedError
+from autoprec.errors import CandidateError, RuntimeRefusedError
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
-from autoprec.runtimes.calls import output_tensors, watch_calls
+from autoprec.runtimes.calls import Calls, Form, watch_calls
 from autoprec.runtimes.graph_module import GraphModule, RunGraph
-from autoprec.runtimes.onnx_edit import GraphEditor, graph_bytes
-from autoprec.runtimes.onnx_export import ExportedGraph, export_graph
+from autoprec.runtimes.onnx_edit import GraphEditor
+from autoprec.runtimes.onnx_export import export_graph
 from autoprec.runtimes.probe import Probe
 from autoprec.runtimes.runtime import Executable, Runtime
+from autoprec.runtimes.structure import build, flatten, places
+from autoprec.runtimes.weight_file import WeightFile, weight_bytes
 
 Ran = Callable[[str, Sequence[str], str], str]
 """From a module's path, the names of its nodes in the exported graph and the format asked for, the format
@@ -32,52 +34,82 @@ LARGEST_DIFFERENCE = 1e-3
 """Relative L2 difference of an exported fp32 graph's outputs beyond which the runtime is refused."""
 
 
+@dataclass(frozen=True)
+class Exported:
+    """A workload's model as graphs.
+
+    Attributes:
+        calls: How the model is called.
+        editors: One for the graph of each form of `calls`.
+        weights: Holds the weights of all of them, and of the candidates.
+    """
+
+    calls: Calls
+    editors: tuple[GraphEditor, ...]
+    weights: WeightFile
+
+
 class Export:
-    """One workload's exported graph, made when first asked for and shared by the runtimes.
+    """One workload's exported graphs, made when first asked for and shared by the runtimes.
 
     Args:
         model: The model as it came.
         modules: Path and operation of every tunable module.
-        exercise: Runs everything the workload does with a model, on the model as it came.
+        run_examples: Runs the model as it came on all that is timed.
+        judge: Does all else that the workload does with a model, on the model as it came.
     """
 
     def __init__(
-        self, model: nn.Module, modules: Sequence[tuple[str, Operation]], exercise: Callable[[], object]
+        self,
+        model: nn.Module,
+        modules: Sequence[tuple[str, Operation]],
+        run_examples: Callable[[], object],
+        judge: Callable[[], object],
     ) -> None:
         self._model = model
         self._modules = modules
-        self._exercise = exercise
-        self._editor: GraphEditor | None = None
+        self._run_examples = run_examples
+        self._judge = judge
+        self._exported: Exported | None = None
         self._refused = ""
 
-    def editor(self) -> GraphEditor:
-        """Return the editor of the exported graph.
+    def get(self) -> Exported:
+        """Return the exported graphs.
 
         Raises:
             RuntimeRefusedError: The model does not export.
         """
         if self._refused:
             raise RuntimeRefusedError(self._refused)
-        if self._editor is None:
+        if self._exported is None:
             try:
-                odd = {str(p.dtype) for p in self._model.parameters()} - {"torch.float32"}
-                if odd:
-                    raise RuntimeRefusedError(f"the model holds {sorted(odd)[0]}; an export starts from fp32")
-                signature = watch_calls(self._model, self._exercise)
-                exported = export_graph(self._model, signature, self._modules)
+                self._exported = self._export()
             except RuntimeRefusedError as error:
                 self._refused = str(error)
                 raise
-            self._editor = GraphEditor(exported, self._model)
-        return self._editor
+        return self._exported
+
+    def _export(self) -> Exported:
+        odd = {str(p.dtype) for p in self._model.parameters()} - {"torch.float32"}
+        if odd:
+            raise RuntimeRefusedError(f"the model holds {sorted(odd)[0]}; an export starts from fp32")
+        paths = [path for path, _ in self._modules]
+        calls = watch_calls(self._model, paths, self._run_examples, self._judge)
+        weights = WeightFile()
+        pieces: dict[tuple[object, ...], list[object]] = {}
+        editors = tuple(
+            GraphEditor(export_graph(self._model, form, self._modules, weights), self._model, weights, pieces)
+            for form in calls.forms
+        )
+        return Exported(calls, editors, weights)
 
 
 class GraphRuntime(Runtime):
-    """A runtime that runs an ONNX graph; its name is that of the distribution that it needs."""
+    """A runtime that runs ONNX graphs; its name is that of the distribution that it needs."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
-        self._editor: GraphEditor | None = None
+        self._exported: Exported | None = None
         self._probe = Probe(self.name)
 
     @property
@@ -86,131 +118,192 @@ class GraphRuntime(Runtime):
         return {self.name: version(self.name)}
 
     @property
-    def exported(self) -> ExportedGraph:
-        """The graph that candidates are edits of.
+    def exported(self) -> Exported:
+        """The graphs that candidates are edits of.
 
         Raises:
             RuntimeRefusedError: The model does not export.
         """
-        return self._graph().exported
+        if self._exported is None:
+            plain = self._export.get()
+            editors = tuple(self._tailored(editor, plain.weights.folder) for editor in plain.editors)
+            self._exported = replace(plain, editors=editors)
+        return self._exported
 
-    def tailored(self, proto: Any) -> Any | None:
-        """Return the exported ONNX model as this runtime runs it fastest, with the same results.
+    def tailored(self, proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto | None:
+        """Return an exported graph as this runtime runs it fastest, with the same results.
 
         The nodes of tunable modules keep their names. `None`: it is best as it is.
+
+        Args:
+            proto: The graph; it is left as it is.
+            folder: Where the file lies that its weights are in.
         """
         return None
+
+    def _tailored(self, editor: GraphEditor, folder: Path) -> GraphEditor:
+        proto = self.tailored(editor.exported.proto, folder)
+        return editor if proto is None else editor.on(proto)
 
     @abstractmethod
     def support(self, operation: Operation, format_name: str) -> Support:
         """Say whether this runtime can run a layer in a format on this machine, and why not."""
 
     def prepare(self) -> dict[str, str]:
-        """Export, and compare the fp32 graph with the model as it came; called before anything is built.
+        """Export, and compare the fp32 graphs with the model as it came; called before anything is built.
 
         Returns:
-            Module path to why this runtime cannot tune it: it runs as it came.
+            Path to why this runtime cannot tune a module: it runs as it came. One that is not found in the
+            graph of any form in which it runs is not tuned; in a form that does not reach it, nothing is to
+            be found.
 
         Raises:
             RuntimeRefusedError: The model cannot run here; says why.
         """
-        editor = self._graph()
-        exported = editor.exported
-        executable = self._build(editor, ())
+        exported = self.exported
+        executable = self._build(exported, ())
         try:
-            for call in exported.signature.calls:
-                if call.output is None:
-                    continue
-                with torch.inference_mode():
-                    found = output_tensors(executable.model(**call.tensors))
-                for mine, theirs in zip(found, output_tensors(call.output), strict=True):
-                    scale = float(torch.linalg.vector_norm(theirs.float())) or 1.0
-                    gap = float(torch.linalg.vector_norm(mine.float() - theirs.float())) / scale
-                    if not gap <= LARGEST_DIFFERENCE:
-                        raise RuntimeRefusedError(
-                            f"before any quantisation its outputs differ from the model's by {gap:.2g} "
-                            f"(relative L2; at most {LARGEST_DIFFERENCE:g} is taken)"
-                        )
+            for form in exported.calls.forms:
+                _compare(executable.model, form)
         finally:
             executable.close()
-        return exported.missing
+        missing: dict[str, str] = {}
+        for editor in exported.editors:
+            missing |= editor.exported.missing
+        return missing
 
     def build(self, model: nn.Module, plan: Plan) -> Executable:
         """See `Runtime.build`: `model` is the one that was exported."""
-        return self._build(self._graph(), plan.units)
+        return self._build(self.exported, plan.units)
 
-    def _graph(self) -> GraphEditor:
-        if self._editor is None:
-            plain = self._export.editor()
-            proto = self.tailored(plain.exported.proto)
-            self._editor = plain if proto is None else plain.on(proto)
-        return self._editor
-
-    def _build(self, editor: GraphEditor, units: Sequence[UnitPlan]) -> GraphExecutable:
+    def _build(self, exported: Exported, units: Sequence[UnitPlan]) -> GraphExecutable:
         formats = {module.path: unit.format for unit in units for module in unit.modules}
         calibrations = {module.path: calibration_of(module) for unit in units for module in unit.modules}
-        proto = editor.candidate(formats, calibrations)
-        folder = tempfile.TemporaryDirectory(prefix="autoprec-")
-        try:
-            file = Path(folder.name) / "model.onnx"
-            onnx.save_model(proto, str(file))
-            self._probe.check(file, editor.exported.signature.calls[0].tensors)
-            run, ran = self.start(file)
-        except BaseException:
-            folder.cleanup()
-            raise
-        aliases = editor.exported.aliases
-        applied = {
-            path: (ran(path, [*own, *(alias for node in own for alias in aliases[node])], name), self.name)
-            for path, name in formats.items()
-            for own in (editor.exported.nodes.get(path, ()),)
-        }
-        graph = GraphModule(editor.exported.signature, run)
-        return GraphExecutable(graph, applied, graph_bytes(proto), folder)
+        graphs = [editor.candidate(formats, calibrations) for editor in exported.editors]
+
+        def load(index: int) -> tuple[RunGraph, dict[str, tuple[str, str]]]:
+            graph = exported.editors[index].exported
+            file = exported.weights.new_file()
+            try:
+                onnx.save_model(graphs[index], str(file))
+                inputs = dict(zip(graph.form.inputs, graph.form.calls[0].tensors, strict=True))
+                self._probe.check(file, inputs)
+                run, ran = self.start(file)
+            finally:
+                file.unlink(missing_ok=True)
+            found: dict[str, tuple[str, str]] = {}
+            for path in formats.keys() & graph.form.reached:
+                own = graph.nodes.get(path, ())
+                known = [*own, *(alias for node in own for alias in graph.aliases[node])]
+                found[path] = ran(path, known, formats[path]), self.name
+            return run, found
+
+        return GraphExecutable(exported, graphs, load)
 
     @abstractmethod
     def start(self, file: Path) -> tuple[RunGraph, Ran]:
-        """Load a graph: return what runs it, and what tells the format that a module really runs in."""
+        """Load a graph: return what runs it, and what tells the format that a module really runs in.
+
+        Neither needs the file afterwards.
+        """
 
 
 class GraphExecutable(Executable):
-    """A graph that is loaded.
+    """A candidate: a graph for each form, loaded when it is first called in it; those that are timed at once.
 
-    Attributes:
-        folder: Holds the files of the artefact while the executable lives.
+    Its bytes are those of the weights of the forms that are timed, each counted once: other forms are for
+    judging, and what is deployed may not have them.
+
+    Args:
+        exported: What it is a candidate of.
+        graphs: Its graph in each form.
+        load: From the index of a form, what runs its graph, and module path to (format, implementation) of
+            the modules that run in it.
+
+    Raises:
+        CandidateError: A graph cannot be loaded.
     """
 
     def __init__(
         self,
-        model: GraphModule,
-        applied: dict[str, tuple[str, str]],
-        held: int,
-        folder: tempfile.TemporaryDirectory[str],
+        exported: Exported,
+        graphs: Sequence[onnx.ModelProto],
+        load: Callable[[int], tuple[RunGraph, dict[str, tuple[str, str]]]],
     ) -> None:
-        self.model: nn.Module = model
-        self._graph = model
-        self._applied = applied
-        self._held = held
-        self.folder = folder
+        forms = exported.calls.forms
+        self._graphs = graphs
+        self._weights = exported.weights
+        self._load_graph = load
+        self._applied: dict[str, tuple[str, str]] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files: list[Path] = []
+        self._module = GraphModule(exported.calls, self._load)
+        self.model: nn.Module = self._module
+        for index, form in enumerate(forms):
+            if form.timed:
+                self._module.load(index)
+        timed = [graph for graph, form in zip(graphs, forms, strict=True) if form.timed]
+        self._held = weight_bytes(timed)
+
+    def _load(self, index: int) -> RunGraph:
+        run, found = self._load_graph(index)
+        for path, applied in found.items():
+            known = self._applied.setdefault(path, applied)
+            if known != applied:
+                raise CandidateError(
+                    f"not applied as asked: {path} runs {known[0]} in one way of calling the model "
+                    f"and {applied[0]} in another"
+                )
+        return run
 
     def applied(self) -> dict[str, tuple[str, str]]:
-        """See `Executable.applied`."""
+        """See `Executable.applied`: read back from the forms that are timed; others have to agree."""
         return self._applied
 
     def idle(self) -> frozenset[str]:
         """See `Executable.idle`."""
-        return frozenset() if self._graph.ran else frozenset(self._applied)
+        return frozenset() if self._module.ran else frozenset(self._applied)
 
     def held_bytes(self) -> int:
         """See `Executable.held_bytes`."""
         return self._held
 
     def artefacts(self) -> list[Path]:
-        """See `Executable.artefacts`."""
-        return sorted(Path(self.folder.name).iterdir())
+        """Return `model.onnx`, and `model-2.onnx`, … where the model is called in more than one way.
+
+        The form that the first example input runs comes first. Several share their weights in
+        `model.onnx.data`, which has to lie beside them.
+        """
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="autoprec-")
+            names = ["model.onnx", *(f"model-{number}.onnx" for number in range(2, len(self._graphs) + 1))]
+            graphs = dict(zip(names, self._graphs, strict=True))
+            self._files = self._weights.write(graphs, Path(self._folder.name))
+        return self._files
 
     def close(self) -> None:
         """See `Executable.close`."""
         self.model = nn.Module()
-        del self._graph
-        self.folder.cleanup()
+        del self._module
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _compare(model: nn.Module, form: Form) -> None:
+    """Compare a graph with the model as it came, on the calls of a form."""
+    for call in form.calls:
+        if call.results is None:
+            continue
+        given = build(form.arguments, call.tensors)
+        with torch.inference_mode():
+            _, found = flatten(model(**given), places(given))
+        for name in form.changed:
+            found += flatten(given[name])[1]
+        for mine, theirs in zip(found, call.results, strict=True):
+            scale = float(torch.linalg.vector_norm(theirs.float())) or 1.0
+            gap = float(torch.linalg.vector_norm(mine.float() - theirs.float())) / scale
+            if not gap <= LARGEST_DIFFERENCE:
+                raise RuntimeRefusedError(
+                    f"before any quantisation its outputs differ from the model's by {gap:.2g} "
+                    f"(relative L2; at most {LARGEST_DIFFERENCE:g} is taken)"
+                )

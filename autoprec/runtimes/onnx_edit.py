@@ -23,6 +23,7 @@ from autoprec.kernels import quantize
 from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import GROUP_SIZE
 from autoprec.runtimes.onnx_export import ExportedGraph
+from autoprec.runtimes.weight_file import WeightFile
 
 MICROSOFT = "com.microsoft"
 
@@ -49,18 +50,27 @@ class GraphEditor:
     Args:
         exported: The graph.
         model: The model that it was exported from.
+        weights: Takes quantised weights; the graph's own are in it.
+        pieces: Quantised weights, shared with the editors of the model's other graphs.
     """
 
-    def __init__(self, exported: ExportedGraph, model: nn.Module) -> None:
+    def __init__(
+        self,
+        exported: ExportedGraph,
+        model: nn.Module,
+        weights: WeightFile,
+        pieces: dict[tuple[object, ...], list[Any]],
+    ) -> None:
         self.exported = exported
         self._model = model
-        self._pieces: dict[tuple[object, ...], list[Any]] = {}
+        self._weights = weights
+        self._pieces = pieces
         self._owners = {name: path for path, names in exported.nodes.items() for name in names}
         self._initializers = {item.name: item for item in exported.proto.graph.initializer}
 
     def on(self, proto: Any) -> GraphEditor:
         """Return an editor of another form of the same graph, whose tunable nodes have the same names."""
-        return GraphEditor(replace(self.exported, proto=proto), self._model)
+        return GraphEditor(replace(self.exported, proto=proto), self._model, self._weights, self._pieces)
 
     def candidate(self, formats: Mapping[str, str], calibrations: Mapping[str, Calibration | None]) -> Any:
         """Return the ONNX model in which modules run in formats other than fp32.
@@ -113,7 +123,7 @@ class GraphEditor:
 
     def _kept(self, key: tuple[object, ...], make: Callable[[], list[Any]]) -> list[Any]:
         if key not in self._pieces:
-            self._pieces[key] = make()
+            self._pieces[key] = [self._weights.keep(tensor) for tensor in make()]
         return self._pieces[key]
 
     def _weight(self, path: str) -> torch.Tensor:
@@ -257,14 +267,6 @@ _WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, Calibration | None],
     "int8_weight_only": GraphEditor._int8_weight_only,
     "int4_weight_only": GraphEditor._int4_weight_only,
 }
-
-
-def graph_bytes(proto: Any) -> int:
-    """Return the bytes of a graph's weights, each once."""
-    return sum(
-        int(np.prod(item.dims)) * np.dtype(helper.tensor_dtype_to_np_dtype(item.data_type)).itemsize
-        for item in proto.graph.initializer
-    )
 
 
 def _tensor(values: NDArray[Any], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The model as an ONNX graph in which every tunable module can be found again: exported once a workload."""
+"""The model as an ONNX graph in which every tunable module can be found again: exported once a form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 
 from autoprec.errors import RuntimeRefusedError, one_line
 from autoprec.kernels.registry import Operation
-from autoprec.runtimes.calls import CallSignature
+from autoprec.runtimes.calls import Form
+from autoprec.runtimes.structure import Structure, build, difference, flatten, places
+from autoprec.runtimes.weight_file import WeightFile
 
 MAX_BYTES = 2**31 - 1
-"""Largest ONNX model in one file: a limit of its format."""
+"""Largest ONNX file: a limit of its format."""
 _OPERATORS = {
     Operation.LINEAR: {"MatMul": 1, "Gemm": 1},
     Operation.CONV2D: {"Conv": 1},
@@ -28,59 +31,63 @@ _OPERATORS = {
 """Operators that a module can come out as, with the place of the weight among their inputs."""
 _TALKATIVE = ("torch", "torch.onnx", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_INNER = "model"
+"""Where the model is in what is exported; weights are named after it in the graph."""
 
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """An exported model.
+    """A model exported in one form.
 
     Attributes:
-        proto: The ONNX model in fp32; never changed.
+        proto: The ONNX model in fp32, its larger weights in a `WeightFile`; never changed.
         nodes: Module path to the names of the graph's nodes that compute it.
         aliases: Name of a node to other names that a runtime may give to what it is compiled into: those of
             its output, and of an `Add` that follows it.
-        missing: Module path to why no node computes it.
-        signature: How the model is called.
+        missing: Path of each module that runs in the form to why no node computes it.
+        form: How the model is called.
     """
 
     proto: Any
     nodes: dict[str, tuple[str, ...]]
     aliases: dict[str, tuple[str, ...]]
     missing: dict[str, str]
-    signature: CallSignature
+    form: Form
 
 
 def export_graph(
-    model: nn.Module, signature: CallSignature, modules: Sequence[tuple[str, Operation]]
+    model: nn.Module, form: Form, modules: Sequence[tuple[str, Operation]], weights: WeightFile
 ) -> ExportedGraph:
-    """Export a model as it came.
+    """Export a model as it came, in one form.
 
     Args:
         model: The model, in fp32.
-        signature: How it is called; dimensions that vary between calls are dynamic in the graph.
-        modules: Path and operation of the tunable modules.
+        form: How it is called; dimensions that vary between calls are dynamic in the graph.
+        modules: Path and operation of the tunable modules; those that the form does not reach are left out.
+        weights: Takes the graph's weights.
 
     Raises:
         RuntimeRefusedError: It does not export; says why.
     """
-    example = signature.largest.tensors
-    shapes: dict[str, Any] = {
-        name: dict.fromkeys(signature.varying[name], torch.export.Dim.DYNAMIC) for name in example
-    } | dict.fromkeys(signature.constants)
+    shapes = tuple(dict.fromkeys(dims, torch.export.Dim.DYNAMIC) for dims in form.varying)
     try:
         with _quiet():
             program = torch.onnx.export(
-                model, (), kwargs=example | signature.constants, dynamo=True, dynamic_shapes=shapes,
+                _Flat(model, form), form.largest.tensors, dynamo=True, dynamic_shapes={"tensors": shapes},
                 verbose=False, optimize=True,
             )  # fmt: skip
-            proto = program.model_proto if program is not None else None
+            assert program is not None, "the exporter by torch.export returns a program"
+            made = program.model
+            _name(made.graph, form)
+            weights.take(made.graph)
+            proto = ir.to_proto(made)
+    except RuntimeRefusedError:
+        raise
     except Exception as error:
         raise RuntimeRefusedError(f"the model does not export to ONNX: {one_line(_root(error))}") from error
-    if proto is None or proto.ByteSize() > MAX_BYTES:
-        raise RuntimeRefusedError("the exported model is larger than the 2 GB that one ONNX file holds")
-    if sorted(i.name for i in proto.graph.input) != sorted(example):
-        raise RuntimeRefusedError("the exported graph takes other inputs than the model")
-    nodes, missing = _find(proto, modules)
+    if proto.ByteSize() > MAX_BYTES:
+        raise RuntimeRefusedError("without its weights the exported graph is larger than the 2 GB of a file")
+    nodes, missing = _find(proto, [each for each in modules if each[0] in form.reached])
     aliases: dict[str, tuple[str, ...]] = {
         node.name: (node.output[0],) for node in proto.graph.node if node.output
     }
@@ -93,7 +100,58 @@ def export_graph(
     for node in proto.graph.node:
         # Which module it came from is known now; the rest tells where on this machine the code lies.
         del node.metadata_props[:]
-    return ExportedGraph(proto, nodes, aliases, missing, signature)
+    return ExportedGraph(proto, nodes, aliases, missing, form)
+
+
+class _Flat(nn.Module):
+    """A model called with the tensors of a form, giving tensors: what a graph can be exported from."""
+
+    def __init__(self, model: nn.Module, form: Form) -> None:
+        super().__init__()
+        setattr(self, _INNER, model)
+        self.training = model.training
+        self._form = form
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Put the arguments together, call the model, and take its output apart."""
+        given = build(self._form.arguments, tensors)
+        found = getattr(self, _INNER)(**given)
+        structure, results = flatten(found, places(given))
+        self._check("the output", structure, self._form.output)
+        for name, expected in self._form.changed.items():
+            structure, held = flatten(given[name])
+            self._check(name, structure, expected)
+            results += held
+        return results
+
+    def _check(self, what: str, found: Structure, expected: Structure) -> None:
+        if found != expected:
+            raise RuntimeRefusedError(
+                f"{what} comes out differently where the model is exported: {difference(found, expected)}"
+            )
+
+
+def _name(graph: Any, form: Form) -> None:
+    """Name the inputs and outputs of a graph after the arguments and outputs of the model."""
+    if (len(graph.inputs), len(graph.outputs)) != (len(form.inputs), len(form.outputs)):
+        raise RuntimeRefusedError(
+            "the exported graph takes other inputs or gives other outputs than the model"
+        )
+    own = {id(value) for value in graph.inputs} | {id(value) for value in graph.initializers.values()}
+    for index, value in enumerate(graph.outputs):
+        if id(value) in own:  # an input that is given back, or one output twice
+            node = ir.node("Identity", [value])
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            graph.append(node)
+            graph.outputs[index] = node.outputs[0]
+        own.add(id(graph.outputs[index]))
+    taken = {*form.inputs, *form.outputs}
+    inside = [value for node in graph for value in node.outputs] + list(graph.initializers.values())
+    for value in [*graph.inputs, *inside]:
+        if value.name in taken:
+            value.name = f"{value.name}.inner"
+    for value, name in zip([*graph.inputs, *graph.outputs], [*form.inputs, *form.outputs], strict=True):
+        value.name = name
 
 
 def _find(
@@ -104,7 +162,8 @@ def _find(
     for node in proto.graph.node:
         scopes = _scopes(node)
         if len(scopes) > 1:
-            within.setdefault(scopes[-2], []).append(node)
+            path = scopes[-2].removeprefix(_INNER).removeprefix(".")
+            within.setdefault(path, []).append(node)
     nodes: dict[str, tuple[str, ...]] = {}
     missing: dict[str, str] = {}
     for path, operation in modules:

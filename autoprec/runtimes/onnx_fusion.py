@@ -7,9 +7,11 @@ nodes, so a plan means the same modules.
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import onnx_ir as ir
+from onnx import ModelProto
+from onnx_ir.external_data import set_base_dir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, ShapeInferencePass
 from onnxscript.optimizer import optimize
 from onnxscript.rewriter.ort_fusions import shape_optimization
@@ -18,13 +20,15 @@ from onnxscript.rewriter.ort_fusions.mha_bias import fuse_mha_bias
 from onnxscript.rewriter.ort_fusions.sdpa import fuse_sdpa
 
 
-def fuse_attention(proto: Any) -> Any | None:
+def fuse_attention(proto: ModelProto, folder: Path) -> ModelProto | None:
     """Return the ONNX model with each attention as one node, or `None` where none is found.
 
     Args:
         proto: The model; it is left as it is.
+        folder: Where the file lies that its weights are in.
     """
     model = ir.from_proto(proto)
+    set_base_dir(model.graph, folder)
     ShapeInferencePass()(model)
     optimize(model)
     shape_optimization.rules.apply_to_model(model)

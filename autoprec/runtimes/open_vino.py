@@ -86,7 +86,8 @@ def _computed(built: Any) -> dict[str, str]:
         if info["layerType"] == "Subgraph" and set(types) - _WHOLE:
             computed = "a fused subgraph"  # which of its parts holds what is not told
         # What was fused away may survive only in the name of a constant: `node/transpose_b`.
-        names = info.get("originalLayersNames", "").split(",")
+        # A layer after a product has only the product's name there, and still its own as a node.
+        names = [node.get_friendly_name(), *info.get("originalLayersNames", "").split(",")]
         names += [source.get_node().get_friendly_name() for source in sources[1:]]
         for name in names:
             found.setdefault(name.split("/")[0], computed)

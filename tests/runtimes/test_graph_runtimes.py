@@ -217,21 +217,10 @@ def test_models_that_cannot_be_exported_are_refused_with_the_reason():
     half = made(lambda: Two().to(torch.bfloat16), torch.ones(2, 4, dtype=torch.bfloat16))
     assert "holds torch.bfloat16; an export starts from fp32" in refusal(half)
 
-    def run(self, model, inputs):
-        return model(inputs, cache={"length": 3})
-
-    assert "called with cache, a dict" in refusal(made(Two, torch.ones(2, 4), run=run))
-
     def parts(self, model, inputs):
         return model.layer(inputs)
 
     assert "never called with a tensor, only parts of it" in refusal(made(Two, torch.ones(2, 4), run=parts))
-
-    def quality(self, model):
-        model(torch.ones(2, 4), cache=torch.ones(1))
-        return 1.0
-
-    assert "called in two ways" in refusal(made(Two, torch.ones(2, 4), quality=quality))
 
 
 def test_an_export_whose_numbers_differ_is_refused_with_the_difference():
@@ -254,7 +243,7 @@ def test_a_runtime_that_is_not_installed_is_named(monkeypatch):
     with pytest.raises(RuntimeRefusedError, match=r"needs openvino, .* pip install 'autoprec\[openvino\]'"):
         prepared.graphs.get("openvino")
     with pytest.raises(RuntimeRefusedError, match="unknown runtime 'tvm'"):
-        GraphRuntimes(nn.Linear(1, 1), (), lambda: None).get("tvm")
+        GraphRuntimes(nn.Linear(1, 1), (), lambda: None, lambda: None).get("tvm")
 
 
 def test_what_breaks_a_runtime_breaks_another_process(tmp_path):
