@@ -20,6 +20,7 @@ from autoprec.prepare import measured_device
 from autoprec.progress import Progress
 from autoprec.report import write_report
 from autoprec.result import TuneResult
+from autoprec.runtimes.available import MODEL_FILE
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
 from autoprec.workload import describe_inputs
@@ -164,13 +165,16 @@ def check(plan: Plan | str | Path, workload: Any) -> CheckResult:
     """Measure a plan again, fresh, on this machine, and say whether its claim holds here.
 
     Args:
-        plan: The plan, or the path of its file.
+        plan: The plan, or the path of its file; a model file that was written beside it is what is measured.
         workload: What `tune` takes.
 
     Raises:
         UserError: The plan or the workload cannot be used, or they do not fit.
     """
-    return check_plan(plan if isinstance(plan, Plan) else Plan.load(plan), workload)
+    if isinstance(plan, Plan):
+        return check_plan(plan, workload)
+    folder = Path(plan).parent
+    return check_plan(Plan.load(plan), workload, folder if (folder / MODEL_FILE).exists() else None)
 
 
 def _is_limit(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autoprec.apply import check_fits
@@ -10,6 +11,7 @@ from autoprec.envs.measure import FRESH_TIMING, Measurement
 from autoprec.errors import CandidateError
 from autoprec.plan import Plan
 from autoprec.prepare import Prepared, prepare
+from autoprec.runtimes.available import GRAPH_RUNTIMES
 
 SPEED_MARGIN = 0.95
 """A claimed speedup holds where the upper end measured here is at least this share of the claim's lower."""
@@ -34,8 +36,13 @@ class CheckResult:
     notes: tuple[str, ...]
 
 
-def check_plan(plan: Plan, workload: Any) -> CheckResult:
+def check_plan(plan: Plan, workload: Any, folder: Path | None = None) -> CheckResult:
     """Measure a plan on this machine.
+
+    Args:
+        plan: The plan.
+        workload: What `load_workload` takes.
+        folder: Where the plan's model file was written, if anywhere: that file is then what is measured.
 
     Raises:
         WorkloadError: The workload cannot be used.
@@ -47,6 +54,8 @@ def check_plan(plan: Plan, workload: Any) -> CheckResult:
     measurer = prepared.measurer
     try:
         prepared.use_runtime(plan.runtime)
+        if plan.runtime in GRAPH_RUNTIMES:
+            prepared.graph_runtime(plan.runtime).written = folder
         measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
     except CandidateError as error:
         return CheckResult(
@@ -55,6 +64,9 @@ def check_plan(plan: Plan, workload: Any) -> CheckResult:
     reasons = _broken_claims(plan, measured, measurer.baseline_quality(measurer.splits[-1]))
     holds = None if plan.evidence is None else not reasons
     notes = _differences(plan, prepared)
+    if plan.runtime in GRAPH_RUNTIMES:
+        made = "no model file lies beside the plan, so one was made from it"
+        notes = (made if folder is None else f"the model file in {folder} is what was measured", *notes)
     claim, timing = plan.evidence, measured.timing
     assert timing is not None, "a plan of native formats is always timed"
     if claim is None or claim.objective == "memory":
@@ -94,7 +106,9 @@ def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
     claim = plan.evidence
     if claim is None:
         return ("the plan carries no evidence, so there is no claim to hold it to",)
-    here, there = prepared.context.device, claim.device
+    known = plan.runtime in prepared.measurer.runtimes
+    here = (prepared.context_for(plan.runtime) if known else prepared.context).device
+    there = claim.device
     notes = []
     if (here.name, here.capability) != (there.name, there.capability):
         notes.append(f"measured on {there.name} ({there.capability}); here: {here.name} ({here.capability})")

@@ -59,7 +59,7 @@ def run_check(plan: Path, workload: str) -> int:
     """Check a plan and print the outcome; return the exit code."""
     console = make_console()
     loaded = Plan.load(plan)
-    outcome = check(loaded, workload)
+    outcome = check(plan, workload)
     table = Table("", "claimed", "measured here")
     claim, found = loaded.evidence, outcome.measurement
     if found is not None:

@@ -22,6 +22,8 @@ GRAPH_RUNTIMES = {
 }
 """Name to module, class, and the extra that installs what it needs."""
 RUNTIMES = (EAGER, *GRAPH_RUNTIMES)
+MODEL_FILE = "model.onnx"
+"""What a graph runtime's plan is written as, beside the plan: the graph that the first example input runs."""
 _NEEDED = ("onnx", "onnx_ir", "onnxscript")
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import onnx
 import torch
+from google.protobuf.message import DecodeError
 from torch import nn
 
 from autoprec.apply import calibration_of
-from autoprec.errors import CandidateError, RuntimeRefusedError
+from autoprec.errors import CandidateError, RuntimeRefusedError, one_line
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
+from autoprec.runtimes.available import MODEL_FILE
 from autoprec.runtimes.calls import Calls, Form, watch_calls
 from autoprec.runtimes.graph_module import GraphModule, RunGraph
 from autoprec.runtimes.onnx_edit import GraphEditor
@@ -47,6 +49,11 @@ class Exported:
     calls: Calls
     editors: tuple[GraphEditor, ...]
     weights: WeightFile
+
+    @property
+    def file_names(self) -> list[str]:
+        """Name of the file that a graph is written to, for each form."""
+        return [MODEL_FILE, *(f"model-{number}.onnx" for number in range(2, len(self.editors) + 1))]
 
 
 class Export:
@@ -110,6 +117,8 @@ class GraphRuntime(Runtime):
     def __init__(self, export: Export) -> None:
         self._export = export
         self._exported: Exported | None = None
+        self.written: Path | None = None
+        """Folder of files that were written for a plan: they are loaded instead of being made from it."""
         self._probe = Probe(self.name)
 
     @property
@@ -179,18 +188,25 @@ class GraphRuntime(Runtime):
     def _build(self, exported: Exported, units: Sequence[UnitPlan]) -> GraphExecutable:
         formats = {module.path: unit.format for unit in units for module in unit.modules}
         calibrations = {module.path: calibration_of(module) for unit in units for module in unit.modules}
-        graphs = [editor.candidate(formats, calibrations) for editor in exported.editors]
+        written = None if self.written is None else [self.written / name for name in exported.file_names]
+        graphs = (
+            [editor.candidate(formats, calibrations) for editor in exported.editors]
+            if written is None
+            else [_read(file) for file in written]
+        )
 
         def load(index: int) -> tuple[RunGraph, dict[str, tuple[str, str]]]:
             graph = exported.editors[index].exported
-            file = exported.weights.new_file()
+            inputs = dict(zip(graph.form.inputs, graph.form.calls[0].tensors, strict=True))
+            file = exported.weights.new_file() if written is None else written[index]
             try:
-                onnx.save_model(graphs[index], str(file))
-                inputs = dict(zip(graph.form.inputs, graph.form.calls[0].tensors, strict=True))
+                if written is None:
+                    onnx.save_model(graphs[index], str(file))
                 self._probe.check(file, inputs)
                 run, ran = self.start(file)
             finally:
-                file.unlink(missing_ok=True)
+                if written is None:
+                    file.unlink(missing_ok=True)
             found: dict[str, tuple[str, str]] = {}
             for path in formats.keys() & graph.form.reached:
                 own = graph.nodes.get(path, ())
@@ -232,6 +248,7 @@ class GraphExecutable(Executable):
     ) -> None:
         forms = exported.calls.forms
         self._graphs = graphs
+        self._names = exported.file_names
         self._weights = exported.weights
         self._load_graph = load
         self._applied: dict[str, tuple[str, str]] = {}
@@ -276,8 +293,7 @@ class GraphExecutable(Executable):
         """
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="autoprec-")
-            names = ["model.onnx", *(f"model-{number}.onnx" for number in range(2, len(self._graphs) + 1))]
-            graphs = dict(zip(names, self._graphs, strict=True))
+            graphs = dict(zip(self._names, self._graphs, strict=True))
             self._files = self._weights.write(graphs, Path(self._folder.name))
         return self._files
 
@@ -287,6 +303,13 @@ class GraphExecutable(Executable):
         del self._module
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def _read(file: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(str(file), load_external_data=False)
+    except (OSError, ValueError, DecodeError) as error:
+        raise CandidateError(f"{file.name} beside the plan cannot be read: {one_line(error)}") from error
 
 
 def _compare(model: nn.Module, form: Form) -> None:

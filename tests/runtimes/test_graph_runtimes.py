@@ -1,6 +1,7 @@
 """ONNX Runtime and OpenVINO on exported graphs: real exports, real sessions."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -12,6 +13,7 @@ from torch import nn
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
+from autoprec.api import check  # noqa: E402
 from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.envs.timing import TimingSettings  # noqa: E402
 from autoprec.errors import CandidateError, RuntimeRefusedError  # noqa: E402
@@ -176,6 +178,24 @@ def test_the_artefact_runs_without_this_package(setup, tmp_path):
             config = {"INFERENCE_PRECISION_HINT": "f32"}
             found = openvino.Core().compile_model(str(file), "CPU", config)({"ids": ids})[0]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_that_was_written_is_what_is_checked(setup, tmp_path):
+    prepared, runtime = setup
+    plan = plan_for(prepared, runtime, {"up": "int8_static"}, {"up": Calibrations(Calibration(-4.0, 4.0))})
+    with prepared.measurer.executable(plan) as executable:
+        for file in executable.artefacts():
+            shutil.copy(file, tmp_path)
+    plan.save(tmp_path / "plan.json")
+    found = check(tmp_path / "plan.json", Texts)
+    assert found.measurement is not None
+    assert "is what was measured" in found.notes[0]
+    plan_for(prepared, runtime, {}).save(tmp_path / "plan.json")
+    assert "up should run fp32" in check(tmp_path / "plan.json", Texts).reasons[0]
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    assert "model.onnx beside the plan cannot be read" in check(tmp_path / "plan.json", Texts).reasons[0]
+    (tmp_path / "model.onnx").unlink()
+    assert "one was made from it" in check(tmp_path / "plan.json", Texts).notes[0]
 
 
 def graphs_of(workload):
