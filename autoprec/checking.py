@@ -94,7 +94,9 @@ def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
     claim = plan.evidence
     if claim is None:
         return ("the plan carries no evidence, so there is no claim to hold it to",)
-    here, there = prepared.context.device, claim.device
+    known = plan.runtime in prepared.measurer.runtimes  # or it is not installed here
+    here = (prepared.context_for(plan.runtime) if known else prepared.context).device
+    there = claim.device
     notes = []
     if (here.name, here.capability) != (there.name, there.capability):
         notes.append(f"measured on {there.name} ({there.capability}); here: {here.name} ({here.capability})")
