@@ -106,7 +106,7 @@ def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
     claim = plan.evidence
     if claim is None:
         return ("the plan carries no evidence, so there is no claim to hold it to",)
-    known = plan.runtime in prepared.measurer.runtimes
+    known = plan.runtime in prepared.measurer.runtimes  # or it is not installed here
     here = (prepared.context_for(plan.runtime) if known else prepared.context).device
     there = claim.device
     notes = []

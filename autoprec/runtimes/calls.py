@@ -73,10 +73,11 @@ class Form:
         for argument, structure in self.changed.items():
             found += [f"{argument}.{name}".removesuffix(".") for name in names(structure)]
         # Numbers stand for parts of a list; an input of the same name would be taken for the same tensor.
+        taken = self.inputs
         named: list[str] = []
         for place in found:
             name = f"output.{place}" if place.split(".")[0].isdigit() else place
-            while name in self.inputs or name in named:
+            while name in taken or name in named:
                 name = f"new.{name}"
             named.append(name)
         return tuple(named)
@@ -147,7 +148,7 @@ class Calls:
                     raise RuntimeRefusedError(f"the model takes any number of arguments (*{name}); name them")
             elif parameter.kind is parameter.VAR_KEYWORD:
                 others = given.get(name, {}) if args else given
-                found |= {key: others[key] for key in sorted(others) if key not in found}
+                found |= {key: others[key] for key in sorted(others) if key not in self._signature.parameters}
             elif name in given and not (given[name] is None and parameter.default is None):
                 found[name] = given[name]
         return found
