@@ -16,7 +16,7 @@ from autoprec.envs.space import Goal, Trial, best_trial
 from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
 from autoprec.fresh import Verdict, plan_cost
 from autoprec.lock import JobRunningError, job_lock
-from autoprec.plan import EAGER, Plan
+from autoprec.plan import MODULE_RUNTIMES, Plan
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
@@ -281,7 +281,7 @@ class TuningJob:
 
     def _write_artefacts(self, plan: Plan) -> tuple[Path, ...]:
         """Write the files that run the plan without this package into the directory for results."""
-        if self.out is None or plan.runtime == EAGER:
+        if self.out is None or plan.runtime in MODULE_RUNTIMES:
             return ()
         with self.prepared.measurer.executable(plan) as executable:
             return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())

@@ -16,7 +16,7 @@ from autoprec.errors import WorkloadError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability, device_name
-from autoprec.plan import Device
+from autoprec.plan import COMPILE, Device
 from autoprec.runtimes.available import GraphRuntimes
 from autoprec.runtimes.eager import EagerRuntime
 from autoprec.store.records import Context
@@ -52,9 +52,15 @@ class Prepared:
         """Let the measurer execute plans of a runtime.
 
         Raises:
-            RuntimeRefusedError: It is not installed.
+            RuntimeRefusedError: It is not installed, or lacks what it needs.
         """
-        if name not in self.measurer.runtimes:
+        if name in self.measurer.runtimes:
+            return
+        if name == COMPILE:
+            from autoprec.runtimes.compiled import CompileRuntime  # importing dynamo takes a second
+
+            self.measurer.runtimes[name] = CompileRuntime(self.measurer.run_examples)
+        else:
             self.measurer.runtimes[name] = self.graphs.get(name)
 
     def context_for(self, runtime: str) -> Context:

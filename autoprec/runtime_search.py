@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -20,9 +20,10 @@ from autoprec.envs.plans import assignment_of
 from autoprec.envs.profile import Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
+from autoprec.errors import RuntimeRefusedError
 from autoprec.execute import RunRequest, execute, failed_run
 from autoprec.fresh import FreshMeasuring, Verdict
-from autoprec.plan import EAGER
+from autoprec.plan import COMPILE, EAGER, MODULE_RUNTIMES
 from autoprec.prepare import Prepared
 from autoprec.settings import TuneSettings
 from autoprec.store.records import Run
@@ -32,6 +33,8 @@ BATCH = 4
 """Plans measured between two rounds of thinking."""
 PROFILE_SHARE = 0.5
 """Share of a budget in time after which no further kernel is profiled."""
+COMPILE_SHARE = 0.03
+"""Share of a budget in time that compiling one candidate may take where runtimes are compared."""
 MAX_ATTEMPTS = 2
 """A plan whose run was begun this often and never ended took the process down: it counts as failed."""
 
@@ -193,53 +196,82 @@ class RuntimeSearch:
 
     def _profile(self) -> Profiled:
         """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
+        late: list[str] = []
+        profiled = self._kept(self.name, self.context_key, late)
+        if late:
+            self._parts.note(
+                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
+                "they are left out; give a longer budget"
+            )
+        return profiled
+
+    def _kept(self, runtime: str, context_key: str, late: list[str]) -> Profiled:
         parts, prepared = self._parts, self._parts.prepared
         units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
-        memory = parts.goal.objective == "memory" and self.name == EAGER
+        memory = parts.goal.objective == "memory" and runtime in MODULE_RUNTIMES
         key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
-        stored = parts.store.load_profile(self.context_key, key)
+        stored = parts.store.load_profile(context_key, key)
         if stored is not None:
             ranges = {path: (float(low), float(high)) for path, (low, high) in stored["ranges"].items()}
             landscape = Landscape.from_data(stored["landscape"], "stored profile")
-            return Profiled(landscape.profile, ranges, self.name)
-        late: list[str] = []
+            return Profiled(landscape.profile, ranges, runtime)
+        profiled = self._make_profile(runtime, late)
+        if not late:
+            space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
+            reference = prepared.loaded.reference
+            landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
+            payload = {"landscape": landscape.to_data(), "ranges": profiled.ranges}
+            parts.store.save_profile(context_key, key, payload)
+        return profiled
+
+    def _make_profile(self, runtime: str, late: list[str]) -> Profiled:
+        """Profile a runtime; the names of kernels for which there is no time go into `late`."""
+        parts, prepared = self._parts, self._parts.prepared
 
         def progress(what: str, share: float) -> None:
             self._phase("profiling", what, share)
 
-        if self.name == EAGER:
-            profiled = profile_workload(
+        def guard(what: str) -> AbstractContextManager[str]:
+            return self._guard(what, late)
+
+        if runtime == EAGER:
+            return profile_workload(
                 prepared.measurer,
                 prepared.discovery,
                 parts.goal.objective,
                 prepared.calibration,
                 progress=progress,
-                guard=lambda what: self._guard(what, late),
+                guard=guard,
             )
-        else:
-            from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
+        if runtime == COMPILE:
+            from autoprec.envs.compile_profile import profile_compiled  # importing dynamo takes a second
 
-            profiled = profile_graph(
-                prepared.measurer,
-                prepared.discovery,
-                prepared.graph_runtime(self.name),
-                self.context.architecture,
-                prepared.calibration,
-                progress=progress,
-                guard=lambda what: self._guard(what, late),
+            eager = self._kept(EAGER, parts.store.save_context(prepared.context), late)
+            profiled, seconds = profile_compiled(
+                prepared.measurer, prepared.discovery, eager, self.context.architecture, progress
             )
-        if late:
-            parts.note(
-                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
-                "they are left out; give a longer budget"
-            )
+            self._check_affordable(seconds)
             return profiled
-        space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
-        reference = prepared.loaded.reference
-        landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
-        payload = {"landscape": landscape.to_data(), "ranges": profiled.ranges}
-        parts.store.save_profile(self.context_key, key, payload)
-        return profiled
+        from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
+
+        return profile_graph(
+            prepared.measurer,
+            prepared.discovery,
+            prepared.graph_runtime(runtime),
+            self.context.architecture,
+            prepared.calibration,
+            progress=progress,
+            guard=guard,
+        )
+
+    def _check_affordable(self, seconds: float) -> None:
+        """Leave a comparison of runtimes where compiling one candidate takes too much of its time."""
+        budget = self._parts.seconds
+        if len(self._parts.settings.runtimes) > 1 and budget is not None and seconds > COMPILE_SHARE * budget:
+            raise RuntimeRefusedError(
+                f"compiling one candidate took {seconds:.0f} s, more than {COMPILE_SHARE:.0%} of the time "
+                f"budget ({budget:.0f} s): give a longer one, or --runtime {COMPILE}"
+            )
 
     @contextmanager
     def _guard(self, what: str, late: list[str]) -> Iterator[str]:

@@ -115,6 +115,11 @@ class Measurer:
         if self.loaded.has_quality:
             self._quality(self.model, "search")
 
+    def run_examples(self, model: nn.Module) -> list[Any]:
+        """Run a model once over each example, as timed runs do; return its outputs."""
+        with torch.inference_mode():
+            return [self.loaded.run(model, example.inputs) for example in self.examples]
+
     def check_baseline(self) -> float:
         """Run the model as it came once and return the seconds it took.
 
@@ -233,11 +238,10 @@ class Measurer:
             )
 
     def _run_finite(self, model: nn.Module) -> None:
-        with torch.inference_mode():
-            for example in self.examples:
-                for tensor in iter_tensors(self.loaded.run(model, example.inputs)):
-                    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                        raise CandidateError(f"NaN or infinity in the output for {example.name}")
+        for example, output in zip(self.examples, self.run_examples(model), strict=True):
+            for tensor in iter_tensors(output):
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise CandidateError(f"NaN or infinity in the output for {example.name}")
 
     @contextmanager
     def _mistakes(self, what: str) -> Iterator[None]:

@@ -63,6 +63,7 @@ class _QuantizedLinear(FormatLinear):
             packed = torch.ops.quantized.linear_prepack(quantized, self.bias if pack_bias else None)
         self._packed = Shared(packed)
         self._engine = engine
+        self.hide()
 
     def opaque_bytes(self) -> int:
         """See `FormatModule.opaque_bytes`.
@@ -161,6 +162,7 @@ class OnednnStaticLinear(FormatLinear):
         self._packed = Shared(torch.ops.onednn.qlinear_prepack(weight.values, None))
         self.register_buffer("scale", weight.scale)
         self.register_buffer("zeros", torch.zeros(self.out_features, dtype=torch.int32))
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""
