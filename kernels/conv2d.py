@@ -142,6 +142,7 @@ class PackedConv2d(FormatConv2d):
             source.weight.detach().to(dtype), self._padding, self.stride, self.dilation, self.groups
         )
         self._packed = Shared(packed)
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""
@@ -192,8 +193,7 @@ class QuantizedConv2d(FormatConv2d):
         self._packed = Shared(packed)
         self.register_buffer("scale", weight.scale)
         self.register_buffer("zeros", torch.zeros(self.out_channels, dtype=torch.int32))
-        if self._static is None:  # the scale is read as a Python number
-            self.hide()
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""

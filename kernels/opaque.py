@@ -1,9 +1,9 @@
 """One operator for every kernel that `torch.compile` cannot look into.
 
 Dynamo breaks the graph at objects that hold packed weights and at scales that are read as Python numbers,
-and inductor fails on layouts that oneDNN packed. Each of a model's layers would then be compiled in pieces of
-its own, and beyond the eighth not at all. With this operator the whole model stays one graph that calls the
-kernel as PyTorch does.
+and inductor fails on layouts that oneDNN packed, or takes the number of images for fixed. Each of a model's
+layers would then be compiled in pieces of its own, and beyond the eighth not at all. With this operator the
+whole model stays one graph that calls the kernel as PyTorch does.
 """
 
 from __future__ import annotations

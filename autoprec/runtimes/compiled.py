@@ -214,8 +214,10 @@ def _try_compiler() -> None:
     forward = _CompiledForward(torch.nn.functional.silu, set())
     try:
         forward(torch.ones(3, 5))
-    except CandidateError as error:
-        raise RuntimeRefusedError(str(error)) from error
+    except RuntimeRefusedError:
+        raise
+    except CandidateError as error:  # such as what inductor makes of a compiler that says nothing of itself
+        raise RuntimeRefusedError(f"{error}; {_INSTALL}") from error
     finally:
         torch._dynamo.reset()
 
