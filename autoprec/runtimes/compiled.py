@@ -174,10 +174,11 @@ class _CompiledForward:
             CandidateError: It cannot be compiled for these inputs.
         """
         with torch.inference_mode(False), torch.no_grad():
-            if any(tensor.is_inference() for tensor in _tensors((args, kwargs))):
-                args, kwargs = pytree.tree_map_only(Tensor, _as_normal, (args, kwargs))
+            timed = _shapes(args, kwargs) in self._timed
+            if any(_is_odd(tensor, views=not timed) for tensor in _tensors((args, kwargs))):
+                args, kwargs = pytree.tree_map_only(Tensor, torch.clone, (args, kwargs))
             try:
-                if _shapes(args, kwargs) in self._timed:
+                if timed:
                     return self._static(*args, **kwargs)
                 # Or numbers of the model (an epsilon) would be dynamic too, until inductor gives up on that.
                 with torch._dynamo.config.patch(specialize_float=True):
@@ -256,6 +257,6 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shapes:
     return tuple(tensor.shape for tensor in _tensors((args, kwargs)))
 
 
-def _as_normal(tensor: Tensor) -> Tensor:
-    # A graph is compiled for tensors that were made outside inference mode.
-    return tensor.clone() if tensor.is_inference() else tensor
+def _is_odd(tensor: Tensor, *, views: bool) -> bool:
+    """Say whether an input would be compiled for anew: made in inference mode, or (dynamic graphs) a view."""
+    return tensor.is_inference() or (views and tensor._is_view())

@@ -129,7 +129,10 @@ def test_every_format_computes_in_one_graph_what_it_computes_in_eager():
     prepared = prepared_for(workload(Many, torch.arange(8).view(2, 4)))
     for chosen in kernels(prepared):
         compiling, plain = plan_for(prepared, chosen), plan_for(prepared, chosen, EAGER)
-        with prepared.measurer.executable(compiling) as compiled, prepared.measurer.executable(plain) as eager:
+        with (
+            prepared.measurer.executable(compiling) as compiled,
+            prepared.measurer.executable(plain) as eager,
+        ):
             assert compiled.applied() == eager.applied()
             for shape in ((2, 4), (6, 4), (9, 8)):
                 ids = torch.randint(0, 50, shape)
@@ -238,7 +241,7 @@ def test_a_model_of_which_nothing_compiles_is_refused_with_the_reason():
     ):
         pass
     eager = profile_workload(made.measurer, made.discovery, "latency")
-    with pytest.raises(RuntimeRefusedError, match="does not run the model as it came: .*parts of it"):
+    with pytest.raises(RuntimeRefusedError, match=r"does not run the model as it came: .*parts of it"):
         profile_compiled(made.measurer, made.discovery, eager, made.context.architecture)
 
 
