@@ -364,6 +364,33 @@ def test_all_runtimes_are_compared_and_the_winners_model_is_written(tmp_path):
         assert any(run.cached for run in store.job_runs(jobs[0].id))  # what the first job measured
 
 
+def test_compiled_plans_are_found_checked_and_applied(tmp_path):
+    write(tmp_path, "mine.py", TINY)
+    tune = (
+        "tune",
+        "mine.py:Tiny",
+        "--budget",
+        "3",
+        "--searcher",
+        "random",
+        "--formats",
+        "fp32",
+        "--out",
+        "o",
+    )
+    code, out, err = command(tmp_path, *tune, "--runtime", "compile")
+    if "finds no C++ compiler" in err:
+        pytest.skip(err)
+    assert (code, err) == (0, "")
+    plan = Plan.load(tmp_path / "o" / "plan.json")
+    if plan.runtime == "compile":  # or it is no faster there than the model as it came
+        assert "torch.compile(model" in (tmp_path / "o" / "report.html").read_text()
+        code, out, err = command(tmp_path, "check", "o/plan.json", "mine.py:Tiny")
+        assert err == "" and "claimed" in out
+        model = load_workload(f"{tmp_path / 'mine.py'}:Tiny").build_model()
+        assert autoprec.apply_plan(model, plan).modules
+
+
 def test_a_runtime_that_cannot_run_the_model_is_said_in_one_line(tmp_path):
     pytest.importorskip("onnxruntime")
     write(
