@@ -52,7 +52,7 @@ def tune(
         max_quality_drop: Absolute (0.005) or relative (`"1%"`); `None` for the whole Pareto front.
         max_memory: Limit on bytes held by weights: bytes, `"80MB"` or `"40%"`.
         budget: Measured runs (200) or wall time (`"20m"`); by default what suits the model's size.
-        runtime: What executes the model: `eager`, `onnxruntime`, `openvino`, or `all` to compare them.
+        runtime: What executes the model: `eager`, `compile`, `onnxruntime`, `openvino`, or `all` to compare.
         searcher: Who proposes plans.
         formats: Formats to choose from; by default all that run natively here.
         seed: Seed of the searchers.
@@ -122,7 +122,7 @@ def best_plan(
         max_quality_drop: Absolute limit on the measured drop. Without one, only what a job called best
             counts, within the limits that job was given.
         max_bytes: Limit on bytes held by weights.
-        runtime: What executes it; `eager` plans are what `apply_plan` takes. `None` for any.
+        runtime: What executes it; `apply_plan` takes plans of `eager` and `compile`. `None` for any.
         anywhere: Also plans that were measured on other devices or with other numbers of threads.
         store: See `tune`.
 

@@ -17,7 +17,7 @@ from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.calibration import Calibration, decode_smoothing
 from autoprec.kernels.device import capability
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
-from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
+from autoprec.plan import MODULE_RUNTIMES, ModulePlan, Plan, UnitPlan
 
 _CLASSES: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv2d": nn.Conv2d, "embedding": nn.Embedding}
 
@@ -41,6 +41,9 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
     Every module is converted before the first is replaced: when one fails, the model is as it was. The
     weights that were replaced are freed afterwards, so the peak is the model plus its converted modules.
 
+    The figures of a plan of the runtime `compile` hold for the model compiled after this,
+    `torch.compile(model, options={"freezing": True})`, and called under `torch.no_grad()`.
+
     Args:
         model: A model of the architecture that the plan was made for, without a plan applied.
         plan: The plan.
@@ -54,7 +57,7 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
         ConversionError: A kernel that the plan names does not run on this machine.
     """
     check_fits(model, plan)
-    if plan.runtime != EAGER:
+    if plan.runtime not in MODULE_RUNTIMES:
         raise PlanError(
             f"the plan is for {plan.runtime}, which runs the model file that was written beside the plan; "
             "apply_plan changes PyTorch models"
@@ -76,7 +79,7 @@ def check_fits(model: nn.Module, plan: Plan) -> None:
         raise PlanError("the model has a plan applied already; build it anew before applying another")
     for unit, entry in _entries(plan):
         _check_module(model, unit, entry)
-        if plan.runtime == EAGER:
+        if plan.runtime in MODULE_RUNTIMES:
             _check_kernel(unit, entry)
     if plan.architecture != architecture_fingerprint(model):
         raise PlanError(

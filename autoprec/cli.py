@@ -32,7 +32,10 @@ def tune(
         str | None, typer.Option(help="Measured runs (200) or wall time (90s, 20m). Default: by model size.")
     ] = None,
     runtime: Annotated[
-        str, typer.Option(help="What executes the model: eager, onnxruntime, openvino, or all to compare.")
+        str,
+        typer.Option(
+            help="What executes the model: eager, compile, onnxruntime, openvino, or all to compare."
+        ),
     ] = "eager",
     searcher: Annotated[
         str,

@@ -16,7 +16,7 @@ from autoprec.envs.space import Goal, Trial, best_trial
 from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
 from autoprec.fresh import Verdict, plan_cost
 from autoprec.lock import JobRunningError, job_lock
-from autoprec.plan import EAGER, Plan
+from autoprec.plan import MODULE_RUNTIMES, Plan
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
@@ -31,6 +31,8 @@ EXPLORED = 0.5
 """Share of the search in which every runtime that may win gets its part; the best then gets the rest."""
 HOPELESS = 0.98
 """A runtime is searched only where its cheapest plan costs at most this share of another's lossless one."""
+OPTIMISM = 0.85
+"""Share of what the profile expects a runtime's cheapest plan to cost that it may turn out to cost."""
 
 
 class TuningJob:
@@ -225,16 +227,17 @@ class TuningJob:
         """Measure what each runtime offers and return those that may win."""
         if len(searches) == 1:
             return searches
-        for search in searches:
-            search.scout()
-        lossless = {s.name: s.cost_of(s.problem.space.baseline) for s in searches}
-        return [
-            s
-            for s in searches
-            if s.cost_of(cheapest_plan(s.problem))
-            < HOPELESS * min(cost for name, cost in lossless.items() if name != s.name)
-            or lossless[s.name] <= min(lossless.values())
-        ]
+        lossless = {search.name: search.scout(search.problem.space.baseline) for search in searches}
+
+        def may_win(search: RuntimeSearch) -> bool:
+            if lossless[search.name] <= min(lossless.values()):
+                return True
+            enough = HOPELESS * min(cost for name, cost in lossless.items() if name != search.name)
+            cheapest = cheapest_plan(search.problem)
+            # What is far from enough by the profile is not worth a run to be told so.
+            return OPTIMISM * search.expected_cost(cheapest) < enough and search.scout(cheapest) < enough
+
+        return [search for search in searches if may_win(search)]
 
     def _search(self, searches: list[RuntimeSearch], goal: Goal, budget: Budget) -> None:
         """Share half of what is left of the budget among the runtimes; the leader then gets the rest."""
@@ -281,7 +284,7 @@ class TuningJob:
 
     def _write_artefacts(self, plan: Plan) -> tuple[Path, ...]:
         """Write the files that run the plan without this package into the directory for results."""
-        if self.out is None or plan.runtime == EAGER:
+        if self.out is None or plan.runtime in MODULE_RUNTIMES:
             return ()
         with self.prepared.measurer.executable(plan) as executable:
             return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())

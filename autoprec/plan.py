@@ -21,6 +21,10 @@ from autoprec.files import write_in_one_step
 SCHEMA = "autoprec.plan/1"
 EAGER = "eager"
 """The runtime that is PyTorch itself."""
+COMPILE = "compile"
+"""The runtime that is PyTorch compiled by `torch.compile`."""
+MODULE_RUNTIMES = (EAGER, COMPILE)
+"""The runtimes whose plans replace modules of a model in PyTorch; the plans of others are model files."""
 AS_GIVEN = "as given"
 """Named as the searcher of the plan that changes nothing."""
 MAX_PLAN_BYTES = 64 * 2**20

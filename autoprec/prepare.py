@@ -18,7 +18,7 @@ from autoprec.errors import WorkloadError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
 from autoprec.kernels.device import capability, device_name
-from autoprec.plan import Device
+from autoprec.plan import COMPILE, Device
 from autoprec.runtimes.available import GraphRuntimes
 from autoprec.runtimes.eager import EagerRuntime
 from autoprec.store.records import Context
@@ -60,9 +60,15 @@ class Prepared:
         """Let the measurer execute plans of a runtime.
 
         Raises:
-            RuntimeRefusedError: It is not installed.
+            RuntimeRefusedError: It is not installed, or lacks what it needs.
         """
-        if name not in self.measurer.runtimes:
+        if name in self.measurer.runtimes:
+            return
+        if name == COMPILE:
+            from autoprec.runtimes.compiled import CompileRuntime  # importing dynamo takes a second
+
+            self.measurer.runtimes[name] = CompileRuntime(self.measurer.run_examples)
+        else:
             self.measurer.runtimes[name] = self.graphs.get(name)
 
     def context_for(self, runtime: str) -> Context:
@@ -123,7 +129,7 @@ def prepare(
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
     modules = [(module.path, module.operation) for module in discovery.modules]
-    graphs = GraphRuntimes(model, modules, measurer.run_examples, measurer.judge)
+    graphs = GraphRuntimes(model, modules, lambda: measurer.run_examples(model), measurer.judge)
     return Prepared(loaded, measurer, discovery, context, weights, calibration, graphs)
 
 

@@ -7,23 +7,27 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
 from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
-from autoprec.agents.warm_start import cheapest_plan, initial_plans
+from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
 from autoprec.envs.profile import Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
+from autoprec.envs.surrogate import Surrogate
+from autoprec.errors import RuntimeRefusedError
 from autoprec.execute import RunRequest, execute, failed_run
 from autoprec.fresh import FreshMeasuring, Verdict
 from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
-from autoprec.plan import EAGER
+from autoprec.plan import COMPILE, EAGER
 from autoprec.prepare import Prepared
 from autoprec.settings import TuneSettings
 from autoprec.store.records import Run
@@ -33,6 +37,9 @@ BATCH = 4
 """Plans measured between two rounds of thinking."""
 PROFILE_SHARE = 0.5
 """Share of a budget in time after which no further kernel is profiled."""
+COMPILE_SHARE = 0.01
+"""Share of a budget in time that compiling for the timed inputs may take where runtimes are compared: judging
+quality at other shapes then takes about twice as long again."""
 MAX_ATTEMPTS = 2
 """A plan whose run was begun this often and never ended took the process down: it counts as failed."""
 
@@ -98,12 +105,19 @@ class RuntimeSearch:
         for trial in self.trials:
             parts.heard(trial)
 
-    def scout(self) -> None:
-        """Measure the plans that say what this runtime has to offer: the lossless one and the bound."""
-        done = {trial.assignment for trial in self.trials}
-        for plan in dict.fromkeys((self.problem.space.baseline, cheapest_plan(self.problem))):
-            if plan not in done:
-                self.trials.append(self._evaluate(plan, "initial"))
+    def scout(self, plan: Assignment) -> float:
+        """Measure a plan, where that was not done yet, and return what it costs; infinity where it fails."""
+        if all(trial.assignment != plan for trial in self.trials):
+            self.trials.append(self._evaluate(plan, "initial"))
+        (found,) = (trial for trial in self.trials if trial.assignment == plan)
+        return found.cost(self._parts.goal) if found.ok else math.inf
+
+    def expected_cost(self, plan: Assignment) -> float:
+        """Return what a plan is expected to cost, by the profile and what was measured."""
+        goal = self._parts.goal
+        found = Surrogate(self.problem.space, self.problem.profile, goal).fit(self.trials)
+        expected = found.predict(np.array([plan]))
+        return float((expected.bytes if goal.objective == "memory" else expected.time_mean)[0])
 
     def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
         """Search until so many trials were made in all, or it is to stop."""
@@ -122,11 +136,6 @@ class RuntimeSearch:
             )
         finally:
             searcher.close()
-
-    def cost_of(self, assignment: Assignment) -> float:
-        """Return what a plan that was tried costs, by the goal; infinity where it was not, or failed."""
-        found = [trial for trial in self.trials if trial.assignment == assignment and trial.ok]
-        return found[0].cost(self._parts.goal) if found else math.inf
 
     def run_seconds(self) -> float:
         """Return what a measured run took in all, the median over this runtime's own."""
@@ -194,59 +203,86 @@ class RuntimeSearch:
 
     def _profile(self) -> Profiled:
         """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
+        late: list[str] = []
+        profiled = self._kept(self.name, self.context_key, late)
+        if late:
+            self._parts.note(
+                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
+                "they are left out; give a longer budget"
+            )
+        return profiled
+
+    def _kept(self, runtime: str, context_key: str, late: list[str]) -> Profiled:
         parts, prepared = self._parts, self._parts.prepared
         units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
         memory = parts.goal.objective == "memory"
         key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
-        stored = parts.store.load_profile(self.context_key, key)
+        stored = parts.store.load_profile(context_key, key)
         if stored is not None:
             calibrations = calibrations_from_data(stored["calibrations"])
             landscape = Landscape.from_data(stored["landscape"], "stored profile")
-            return Profiled(landscape.profile, calibrations, self.name)
-        late: list[str] = []
+            return Profiled(landscape.profile, calibrations, runtime)
+        profiled = self._make_profile(runtime, late)
+        if not late:
+            space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
+            reference = prepared.loaded.reference
+            landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
+            calibrations = calibrations_to_data(profiled.calibrations)
+            payload = {"landscape": landscape.to_data(), "calibrations": calibrations}
+            parts.store.save_profile(context_key, key, payload)
+        return profiled
+
+    def _make_profile(self, runtime: str, late: list[str]) -> Profiled:
+        """Profile a runtime; the names of kernels for which there is no time go into `late`."""
+        parts, prepared = self._parts, self._parts.prepared
 
         def progress(what: str, share: float) -> None:
             self._phase("profiling", what, share)
 
-        if self.name == EAGER:
-            profiled = profile_workload(
-                prepared.measurer,
-                prepared.discovery,
-                parts.goal.objective,
-                prepared.calibration,
-                progress=progress,
-                guard=lambda what: self._guard(what, late),
-                seen=prepared.seen,
-            )
-        else:
-            from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
+        def guard(what: str) -> AbstractContextManager[str]:
+            return self._guard(what, late)
 
-            profiled = profile_graph(
+        if runtime == EAGER:
+            return profile_workload(
                 prepared.measurer,
                 prepared.discovery,
-                prepared.graph_runtime(self.name),
-                self.context.architecture,
                 parts.goal.objective,
                 prepared.calibration,
                 progress=progress,
-                guard=lambda what: self._guard(what, late),
+                guard=guard,
                 seen=prepared.seen,
             )
-        if late:
-            parts.note(
-                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
-                "they are left out; give a longer budget"
+        if runtime == COMPILE:
+            from autoprec.envs.compile_profile import profile_compiled  # importing dynamo takes a second
+
+            eager = self._kept(EAGER, parts.store.save_context(prepared.context), late)
+            profiled, seconds = profile_compiled(
+                prepared.measurer, prepared.discovery, eager, self.context.architecture, progress
             )
+            self._check_affordable(seconds)
             return profiled
-        space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
-        reference = prepared.loaded.reference
-        landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
-        payload = {
-            "landscape": landscape.to_data(),
-            "calibrations": calibrations_to_data(profiled.calibrations),
-        }
-        parts.store.save_profile(self.context_key, key, payload)
-        return profiled
+        from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
+
+        return profile_graph(
+            prepared.measurer,
+            prepared.discovery,
+            prepared.graph_runtime(runtime),
+            self.context.architecture,
+            parts.goal.objective,
+            prepared.calibration,
+            progress=progress,
+            guard=guard,
+            seen=prepared.seen,
+        )
+
+    def _check_affordable(self, seconds: float) -> None:
+        """Leave a comparison of runtimes where compiling one candidate takes too much of its time."""
+        budget = self._parts.seconds
+        if len(self._parts.settings.runtimes) > 1 and budget is not None and seconds > COMPILE_SHARE * budget:
+            raise RuntimeRefusedError(
+                f"compiling one candidate took {seconds:.0f} s, more than {COMPILE_SHARE:.0%} of the time "
+                f"budget ({budget:.0f} s): give a longer one, or --runtime {COMPILE}"
+            )
 
     @contextmanager
     def _guard(self, what: str, late: list[str]) -> Iterator[str]:

@@ -107,12 +107,6 @@ class Measurer:
                 self._baseline_reported[split] = self._metrics(self.model, split)
         return self._baseline_reported[split]
 
-    def run_examples(self) -> None:
-        """Run the model as it came once on all that is timed."""
-        with torch.inference_mode():
-            for example in self.examples:
-                self.loaded.run(self.model, example.inputs)
-
     def judge(self) -> None:
         """Do once, with the model as it came, what a candidate goes through beside being timed."""
         with torch.inference_mode():
@@ -120,6 +114,11 @@ class Measurer:
                 self.loaded.run(self.model, inputs)
         if self.loaded.has_quality:
             self._quality(self.model, "search")
+
+    def run_examples(self, model: nn.Module) -> list[Any]:
+        """Run a model once over each example, as timed runs do; return its outputs."""
+        with torch.inference_mode():
+            return [self.loaded.run(model, example.inputs) for example in self.examples]
 
     def check_baseline(self) -> float:
         """Run the model as it came once and return the seconds it took.
@@ -239,11 +238,10 @@ class Measurer:
             )
 
     def _run_finite(self, model: nn.Module) -> None:
-        with torch.inference_mode():
-            for example in self.examples:
-                for tensor in iter_tensors(self.loaded.run(model, example.inputs)):
-                    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                        raise CandidateError(f"NaN or infinity in the output for {example.name}")
+        for example, output in zip(self.examples, self.run_examples(model), strict=True):
+            for tensor in iter_tensors(output):
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise CandidateError(f"NaN or infinity in the output for {example.name}")
 
     @contextmanager
     def _mistakes(self, what: str) -> Iterator[None]:

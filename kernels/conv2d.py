@@ -78,6 +78,16 @@ class FormatConv2d(WeightedModule):
         size = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         return f"{size}, {self.format_name} by {self.implementation_name}"
 
+    def compute_opaque(self, inputs: Tensor) -> Tensor:
+        """See `OpaqueModule.compute_opaque`."""
+        return self._images(inputs)
+
+    def result_like(self, inputs: Tensor) -> Tensor:
+        """See `OpaqueModule.result_like`."""
+        weight = inputs.new_empty(self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+        shape = F.conv2d(inputs, weight, None, self.stride, self._padding, self.dilation, self.groups).shape
+        return inputs.new_empty(shape)
+
     @abstractmethod
     def _images(self, batch: Tensor) -> Tensor:
         """Convolve [batch, channels, height, width] with zero padding `self._padding`."""
@@ -133,6 +143,7 @@ class PackedConv2d(FormatConv2d):
             source.weight.detach().to(dtype), self._padding, self.stride, self.dilation, self.groups
         )
         self._packed = Shared(packed)
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""
@@ -183,6 +194,7 @@ class QuantizedConv2d(FormatConv2d):
         self._packed = Shared(packed)
         self.register_buffer("scale", weight.scale)
         self.register_buffer("zeros", torch.zeros(self.out_channels, dtype=torch.int32))
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""

@@ -66,6 +66,7 @@ class PackedLinear(FormatLinear):
         super().__init__(source, dtype)
         weight = source.weight.detach().to(dtype)
         self._packed = Shared(torch.ops.mkldnn._reorder_linear_weight(weight))
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""
@@ -91,6 +92,7 @@ class FbgemmHalfLinear(FormatLinear):
         with quantized_engine("fbgemm"):
             packed = torch.ops.quantized.linear_prepack_fp16(source.weight.detach().float(), self.bias)
         self._packed = Shared(packed)
+        self.hide()
 
     def opaque_bytes(self) -> int:
         """See `FormatModule.opaque_bytes`: FBGEMM pads the outputs to a multiple of 16."""

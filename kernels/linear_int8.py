@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.cpu import CpuImplementation
-from autoprec.kernels.modules import FormatLinear, Shared, quantized_engine, remembered
+from autoprec.kernels.modules import FormatLinear, Shared, compute, quantized_engine, remembered
 from autoprec.kernels.quantize import QuantizedWeight, affine, affine_parameters, int8_channel, row_scale
 from autoprec.kernels.registry import Memo, Operation, OpShape, register
 
@@ -64,6 +64,7 @@ class _QuantizedLinear(FormatLinear):
             packed = torch.ops.quantized.linear_prepack(quantized, self.bias if pack_bias else None)
         self._packed = Shared(packed)
         self._engine = engine
+        self.hide()
 
     def opaque_bytes(self) -> int:
         """See `FormatModule.opaque_bytes`.
@@ -162,6 +163,7 @@ class OnednnStaticLinear(FormatLinear):
         self._packed = Shared(torch.ops.onednn.qlinear_prepack(weight.values, None))
         self.register_buffer("scale", weight.scale)
         self.register_buffer("zeros", torch.zeros(self.out_features, dtype=torch.int32))
+        self.hide()
 
     def held_tensors(self) -> list[Tensor]:
         """See `FormatModule.held_tensors`."""
@@ -202,7 +204,7 @@ class SmoothedLinear(FormatLinear):
         self.register_buffer("shrink", 1 / factors)
 
     def _rows(self, rows: Tensor) -> Tensor:
-        return self.inner._rows(rows.float() * self.shrink)
+        return compute(self.inner, rows.float() * self.shrink, self.inner._rows)
 
     def _dequantized(self) -> Tensor:
         return self.inner._dequantized() * self.shrink

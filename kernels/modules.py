@@ -6,13 +6,15 @@ import contextlib
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from autoprec.kernels.registry import FormatModule, Memo
+from autoprec.kernels.opaque import OpaqueModule, call_opaque
+from autoprec.kernels.registry import Memo
 
 _ENGINE_LOCK = threading.RLock()
 
@@ -70,11 +72,13 @@ class HeldWeight(Tensor):
             return func(*args, **(kwargs or {}))
 
 
-def compute(module: FormatModule, inputs: Tensor, kernel: Callable[[Tensor], Tensor]) -> Tensor:
+def compute(module: OpaqueModule, inputs: Tensor, kernel: Callable[[Tensor], Tensor]) -> Tensor:
     """Return `kernel(inputs)`; a backward pass through it raises rather than returning wrong gradients.
 
     Most kernels here have no gradient, and some would silently give none.
     """
+    if module.handle is not None and torch.compiler.is_compiling():
+        kernel = partial(call_opaque, module)
     if inputs.requires_grad and torch.is_grad_enabled():
         result: Tensor = _WithoutGradient.apply(inputs, module, kernel)  # type: ignore[no-untyped-call]
         return result
@@ -83,7 +87,7 @@ def compute(module: FormatModule, inputs: Tensor, kernel: Callable[[Tensor], Ten
 
 class _WithoutGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, module: FormatModule, kernel: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, module: OpaqueModule, kernel: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.name = f"{module.format_name} by {module.implementation_name}"
         return kernel(inputs)
 
@@ -97,7 +101,7 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
-class WeightedModule(FormatModule):
+class WeightedModule(OpaqueModule):
     """Base of the modules that hold a weight and a bias in the place of a Linear's or a Conv2d's.
 
     Args:
@@ -152,3 +156,11 @@ class FormatLinear(WeightedModule):
     @abstractmethod
     def _rows(self, rows: Tensor) -> Tensor:
         """Compute contiguous [rows, in_features] → contiguous [rows, out_features], in any float dtype."""
+
+    def compute_opaque(self, inputs: Tensor) -> Tensor:
+        """See `OpaqueModule.compute_opaque`."""
+        return self._rows(inputs)
+
+    def result_like(self, inputs: Tensor) -> Tensor:
+        """See `OpaqueModule.result_like`."""
+        return inputs.new_empty(inputs.shape[0], self.out_features)

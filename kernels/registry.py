@@ -218,21 +218,24 @@ def worst(supports: Iterable[Support]) -> Support:
     return min(supports, key=lambda support: _RANK[support.level], default=Support(Level.NATIVE))
 
 
-def held_bytes(model: nn.Module) -> int:
-    """Return the bytes a model holds in parameters, buffers and packed weights, each storage once."""
+def held_bytes(model: nn.Module, beside: Iterable[torch.Tensor] = ()) -> int:
+    """Return the bytes a model holds in parameters, buffers and packed weights, each storage once.
+
+    Args:
+        model: The model.
+        beside: Tensors that are held outside the model's modules.
+    """
     storages: dict[tuple[int, str], int] = {}
     opaque = 0
+    tensors = [*model.parameters(), *model.buffers(), *beside]
     for module in model.modules():
-        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         if isinstance(module, FormatModule):
             tensors += module.held_tensors()
             opaque += module.opaque_bytes()
-        for tensor in tensors:
-            if tensor.is_mkldnn:
-                storages[id(tensor), "mkldnn"] = (
-                    int(torch.ops.mkldnn._nbytes(tensor)) if tensor.numel() else 0
-                )
-            else:
-                storage = tensor.untyped_storage()
-                storages[storage.data_ptr(), str(tensor.device)] = storage.nbytes()
+    for tensor in tensors:
+        if tensor.is_mkldnn:
+            storages[id(tensor), "mkldnn"] = int(torch.ops.mkldnn._nbytes(tensor)) if tensor.numel() else 0
+        else:
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr(), str(tensor.device)] = storage.nbytes()
     return sum(storages.values()) + opaque

@@ -14,7 +14,7 @@ from autoprec.console import _without_password
 from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
-from autoprec.plan import SCHEMA, ModulePlan, Plan, UnitPlan
+from autoprec.plan import MODULE_RUNTIMES, SCHEMA, ModulePlan, Plan, UnitPlan
 from autoprec.runtimes.available import RUNTIMES
 from autoprec.store.schema import VERSION_TABLE
 from autoprec.store.store import Store
@@ -346,7 +346,7 @@ def test_all_runtimes_are_compared_and_the_winners_model_is_written(tmp_path):
     assert f"run by {plan.runtime}" in out
     for name in RUNTIMES:
         assert re.search(rf"│ {name} +│ \d+\.\d\dx", out), out
-    assert (tmp_path / "o" / "model.onnx").exists() == (plan.runtime != "eager")
+    assert (tmp_path / "o" / "model.onnx").exists() == (plan.runtime not in MODULE_RUNTIMES)
     assert plan.evidence.device.runtime == plan.runtime
 
     code, out, err = command(tmp_path, *tune, "--runtime", "onnxruntime", OMP_NUM_THREADS="2")
@@ -362,6 +362,33 @@ def test_all_runtimes_are_compared_and_the_winners_model_is_written(tmp_path):
         jobs = store.jobs()
         assert {job.state for job in jobs} == {"finished"} and len(jobs) == 2
         assert any(run.cached for run in store.job_runs(jobs[0].id))  # what the first job measured
+
+
+def test_compiled_plans_are_found_checked_and_applied(tmp_path):
+    write(tmp_path, "mine.py", TINY)
+    tune = (
+        "tune",
+        "mine.py:Tiny",
+        "--budget",
+        "3",
+        "--searcher",
+        "random",
+        "--formats",
+        "fp32",
+        "--out",
+        "o",
+    )
+    code, out, err = command(tmp_path, *tune, "--runtime", "compile")
+    if "finds no C++ compiler" in err:
+        pytest.skip(err)
+    assert (code, err) == (0, "")
+    plan = Plan.load(tmp_path / "o" / "plan.json")
+    if plan.runtime == "compile":  # or it is no faster there than the model as it came
+        assert "torch.compile(model" in (tmp_path / "o" / "report.html").read_text()
+        code, out, err = command(tmp_path, "check", "o/plan.json", "mine.py:Tiny")
+        assert err == "" and "claimed" in out
+        model = load_workload(f"{tmp_path / 'mine.py'}:Tiny").build_model()
+        assert autoprec.apply_plan(model, plan).modules
 
 
 def test_a_runtime_that_cannot_run_the_model_is_said_in_one_line(tmp_path):
@@ -385,7 +412,8 @@ class Mine(Tiny):
     assert code == 2 and err.count("\n") == 1
     assert "runtime onnxruntime cannot run this workload: the model does not export to ONNX" in err
     code, _, err = command(tmp_path, "tune", "mine.py:Mine", "--runtime", "tvm")
-    assert code == 2 and "unknown runtime 'tvm'; use one of eager, onnxruntime, openvino, or all" in err
+    assert code == 2
+    assert "unknown runtime 'tvm'; use one of eager, compile, onnxruntime, openvino, or all" in err
 
 
 @pytest.mark.parametrize("limit", ["1%", "junk", -1, float("nan")])

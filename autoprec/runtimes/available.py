@@ -11,7 +11,7 @@ from torch import nn
 
 from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.registry import Operation
-from autoprec.plan import EAGER
+from autoprec.plan import COMPILE, EAGER
 
 if TYPE_CHECKING:
     from autoprec.runtimes.graph_runtime import GraphRuntime
@@ -21,7 +21,7 @@ GRAPH_RUNTIMES = {
     "openvino": ("autoprec.runtimes.open_vino", "OpenVinoRuntime", "openvino"),
 }
 """Name to module, class, and the extra that installs what it needs."""
-RUNTIMES = (EAGER, *GRAPH_RUNTIMES)
+RUNTIMES = (EAGER, COMPILE, *GRAPH_RUNTIMES)
 MODEL_FILE = "model.onnx"
 """What a graph runtime's plan is written as, beside the plan: the graph that the first example input runs."""
 _NEEDED = ("onnx", "onnx_ir", "onnxscript")

@@ -27,9 +27,7 @@ class EagerRuntime(Runtime):
 
     def build(self, model: nn.Module, plan: Plan) -> EagerExecutable:
         """See `Runtime.build`."""
-        clone = clone_sharing_parameters(model)
-        convert_modules(clone, plan)
-        return EagerExecutable(clone, plan)
+        return EagerExecutable(converted_copy(model, plan), plan)
 
 
 class EagerExecutable(Executable):
@@ -67,10 +65,25 @@ class EagerExecutable(Executable):
 
     def close(self) -> None:
         """See `Executable.close`."""
-        for handle in self._waiting.values():
-            handle.remove()
+        self._remove_hooks()
         self._waiting.clear()
         self.model = nn.Module()
+
+    def _remove_hooks(self) -> None:
+        """Stop watching: what has not run by now counts as idle."""
+        for handle in self._waiting.values():
+            handle.remove()
+
+
+def converted_copy(model: nn.Module, plan: Plan) -> nn.Module:
+    """Return a copy of a model in which each unit runs in the plan's format; see `clone_sharing_parameters`.
+
+    Raises:
+        ConversionError: A kernel refuses a module.
+    """
+    clone = clone_sharing_parameters(model)
+    convert_modules(clone, plan)
+    return clone
 
 
 def clone_sharing_parameters(model: nn.Module) -> nn.Module:
