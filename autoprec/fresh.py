@@ -267,7 +267,8 @@ class FreshMeasuring:
                 },
             ),
             shapes=context.shapes,
-            device=context.device,
+            # The plan that changes nothing is the model as it came, whatever the others run in.
+            device=(prepared.context if run.searcher == AS_GIVEN else context).device,
             searcher=run.searcher,
             measured_runs=self._runs,
             pairs=run.pairs,

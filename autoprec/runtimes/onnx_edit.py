@@ -89,8 +89,11 @@ class GraphEditor:
                 edit.nodes.append(node)
                 continue
             _WRITERS[formats[path]](self, edit, node, path, calibrations.get(path))
-        used = {name for node in edit.nodes for name in node.input}
-        used |= {item.name for item in self.exported.proto.graph.output}
+        results = {item.name for item in self.exported.proto.graph.output}
+        read = results | {name for node in edit.nodes for name in node.input}
+        # What turned a replaced weight around is of no use any more, and would keep that weight.
+        edit.nodes = [node for node in edit.nodes if not read.isdisjoint(node.output)]
+        used = results | {name for node in edit.nodes for name in node.input}
         graph = helper.make_graph(
             edit.nodes,
             self.exported.proto.graph.name or "model",

@@ -158,6 +158,12 @@ def _find(
     proto: Any, modules: Sequence[tuple[str, Operation]]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     weights = {initializer.name for initializer in proto.graph.initializer}
+    # A weight that is large, or shared with an embedding, is turned around in the graph.
+    weights |= {
+        node.output[0]
+        for node in proto.graph.node
+        if node.op_type == "Transpose" and node.input[0] in weights
+    }
     within: dict[str, list[Any]] = {}
     for node in proto.graph.node:
         scopes = _scopes(node)
