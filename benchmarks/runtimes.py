@@ -2,8 +2,8 @@
 
     python -m benchmarks.runtimes minilm 0.005 5m [latency|throughput]
 
-Rows: each runtime's own fp32; ONNX Runtime's dynamic int8 of everything; NNCF's int8 of everything and its
-int8 weights (where nncf is installed); the best plan that `--runtime all` finds.
+Rows: each runtime's fp32 as exported; ONNX Runtime's dynamic int8 and 4-bit weights of everything; NNCF's
+int8 of everything and its int8 and int4 weights (where nncf is installed); the best plan of all runtimes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import onnx
+
 from autoprec.api import tune
 from autoprec.envs.measure import FRESH_TIMING
-from autoprec.envs.plans import make_plan
-from autoprec.plan import EAGER, Plan
+from autoprec.envs.timing import PairedTiming
+from autoprec.errors import RuntimeRefusedError
 from autoprec.prepare import Prepared, prepare
 from autoprec.runtimes.available import GRAPH_RUNTIMES
 from autoprec.runtimes.graph_module import GraphModule
@@ -46,26 +48,18 @@ def main(
         )
         plan = result.best or result.lossless
         prepared = prepare(workload, objective)
-        rows = []
-        for name in GRAPH_RUNTIMES:
+        for name in {*GRAPH_RUNTIMES, plan.runtime}:
             prepared.use_runtime(name)
-        for name in GRAPH_RUNTIMES:
-            with prepared.measurer.executable(_fp32(prepared, name)) as executable:
-                rows.append(_row(prepared, f"{name} fp32", executable))
-        for title, runtime, make in ROWS:
-            try:
-                with _made(prepared, runtime, make) as executable:
-                    rows.append(_row(prepared, title, executable))
-            except ImportError as error:
-                sys.stderr.write(f"left out: {title} ({error})\n")
-        with prepared.measurer.executable(plan) as executable:
-            rows.append(_row(prepared, f"AutoPrec, {budget}: {plan.runtime}", executable))
-            own = None if plan.runtime == EAGER else _fp32(prepared, plan.runtime)
-            with nullcontext() if own is None else prepared.measurer.executable(own) as reference:
-                over = prepared.measurer.time(reference, executable, FRESH_TIMING)
-        sys.stdout.write(f"over its runtime's own fp32: {over.ratio:.3f} [{over.low:.3f}, {over.high:.3f}]\n")
-        sys.stdout.write(f"{result.tried} plans measured, {sum(_seconds(result)):.0f} s in all\n")
+        with prepared.measurer.executable(plan) as ours:
+            rows = [_row(prepared, title, made, ours) for title, made in _others(prepared)]
+            rows.append(_row(prepared, f"AutoPrec, {budget}: {plan.runtime}", ours, None))
     table(f"{workload}, {objective}", rows)
+    for found in result.runtimes:
+        kept = found.best or found.lossless
+        if kept is not None and kept.evidence is not None:
+            speed, over = kept.evidence.speedup, kept.evidence.speedup_over_lossless
+            sys.stdout.write(f"{found.name}: {speed.value:.3f}, over its lossless {over and over.value}\n")
+    sys.stdout.write(f"{result.tried} plans measured, {sum(_seconds(result)):.0f} s in all\n")
     save(f"runtimes-{workload}-{objective}", rows)
 
 
@@ -74,26 +68,33 @@ def _seconds(result: Any) -> tuple[float, ...]:
     return spent.setup, spent.profile, spent.measuring, spent.thinking, spent.fresh
 
 
-def _row(prepared: Prepared, title: str, executable: Any) -> dict[str, Any]:
+def _row(prepared: Prepared, title: str, executable: Any, ours: Any) -> dict[str, Any]:
     measurer = prepared.measurer
     split = measurer.splits[-1]
     drop = measurer.baseline_quality(split) - prepared.loaded.quality(executable.model, split)
     found = measurer.time(None, executable, FRESH_TIMING)
+    gain = None if ours is None else measurer.time(executable, ours, FRESH_TIMING)
     return {
         "what": title,
-        "x eager fp32": f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]",
+        "x eager fp32": _interval(found),
         "ms": f"{1e3 * found.b_seconds:.2f}",
         "drop": f"{drop:.5f}",
         "MB": f"{executable.held_bytes() / 1e6:.1f}",
+        "AutoPrec over it": "" if gain is None else _interval(gain),
     }
 
 
-def _fp32(prepared: Prepared, runtime: str) -> Plan:
-    units = prepared.discovery.units
-    names = [[runtime] * len(unit.modules) for unit in units]
-    return make_plan(
-        prepared.discovery, prepared.context.architecture, ["fp32"] * len(units), names, {}, runtime
-    )
+def _interval(found: PairedTiming) -> str:
+    return f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def _others(prepared: Prepared) -> Iterator[tuple[str, Made]]:
+    for title, runtime, make in ROWS:
+        try:
+            with _made(prepared, runtime, make) as made:
+                yield title, made
+        except (ImportError, RuntimeRefusedError) as error:
+            sys.stderr.write(f"left out: {title} ({error})\n")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Made:
 
     Attributes:
         model: Runs it.
-        size: Bytes of its files.
+        size: Bytes of the files of the form that is timed.
     """
 
     model: GraphModule
@@ -115,19 +116,26 @@ class Made:
 
 @contextmanager
 def _made(prepared: Prepared, runtime: str, make: Make) -> Iterator[Made]:
-    """Let another tool change the exported graph, and load what it made."""
+    """Let another tool change the exported graph of each form, and load what it made."""
     graph = prepared.graph_runtime(runtime)
-    exported = graph.exported
-    (editor,) = exported.editors  # those tools take one graph: models that are called in one way
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "made.onnx"
-        (source,) = exported.weights.write({"fp32.onnx": editor.exported.proto}, Path(folder))
-        make(prepared, source, target)
-        if not target.exists():
-            target = target.with_suffix(".xml")
-        run, _ = graph.start(target)
-        size = sum(file.stat().st_size for file in target.parent.glob("made.*"))
-        yield Made(GraphModule(exported.calls, lambda index: run), size)
+    exported = prepared.graph_runtime("openvino").exported  # as it was exported: nothing of ours in it
+    runs, sizes = [], []
+    with tempfile.TemporaryDirectory() as place:
+        for index, editor in enumerate(exported.editors):
+            folder = Path(place) / str(index)
+            folder.mkdir()
+            target = folder / "made.onnx"
+            source = exported.weights.write({"fp32.onnx": editor.exported.proto}, folder)[0]
+            make(prepared, source, target)
+            if not target.exists():
+                target = target.with_suffix(".xml")
+            runs.append(graph.start(target)[0])
+            sizes.append(sum(file.stat().st_size for file in folder.glob("made.*")))
+        yield Made(GraphModule(exported.calls, runs.__getitem__), sizes[0])
+
+
+def _as_exported(prepared: Prepared, source: Path, target: Path) -> None:
+    onnx.save_model(onnx.load(str(source)), str(target))
 
 
 def _ort_dynamic(prepared: Prepared, source: Path, target: Path) -> None:
@@ -136,28 +144,47 @@ def _ort_dynamic(prepared: Prepared, source: Path, target: Path) -> None:
     quantize_dynamic(str(source), str(target), per_channel=True, weight_type=QuantType.QInt8)
 
 
+def _ort_int4(prepared: Prepared, source: Path, target: Path) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(onnx.load(str(source)), bits=4, block_size=64, accuracy_level=4)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(target))
+
+
 def _nncf(prepared: Prepared, source: Path, target: Path) -> None:
     import nncf
     import openvino
 
     batches = [prepared.measurer.examples[0].inputs, *prepared.calibration]
+    forms = prepared.graph_runtime("openvino").exported.calls.forms
+    if len(forms) > 1 or not all(isinstance(batch, dict) for batch in batches):
+        raise RuntimeRefusedError("nncf.quantize takes batches of one graph's inputs")
     data = nncf.Dataset([{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches])
     made = nncf.quantize(openvino.Core().read_model(str(source)), data, model_type=nncf.ModelType.TRANSFORMER)
     openvino.save_model(made, str(target.with_suffix(".xml")), compress_to_fp16=False)
 
 
-def _nncf_weights(prepared: Prepared, source: Path, target: Path) -> None:
-    import nncf
-    import openvino
+def _nncf_weights(mode: str) -> Make:
+    def make(prepared: Prepared, source: Path, target: Path) -> None:
+        import nncf
+        import openvino
 
-    made = nncf.compress_weights(openvino.Core().read_model(str(source)))
-    openvino.save_model(made, str(target.with_suffix(".xml")), compress_to_fp16=False)
+        kind = getattr(nncf.CompressWeightsMode, mode)
+        made = nncf.compress_weights(openvino.Core().read_model(str(source)), mode=kind)
+        openvino.save_model(made, str(target.with_suffix(".xml")), compress_to_fp16=False)
+
+    return make
 
 
 ROWS: tuple[tuple[str, str, Make], ...] = (
+    ("onnxruntime fp32", "onnxruntime", _as_exported),
+    ("openvino fp32", "openvino", _as_exported),
     ("onnxruntime, quantize_dynamic of everything", "onnxruntime", _ort_dynamic),
+    ("onnxruntime, 4-bit weights everywhere", "onnxruntime", _ort_int4),
     ("openvino, nncf.quantize of everything", "openvino", _nncf),
-    ("openvino, nncf int8 weights", "openvino", _nncf_weights),
+    ("openvino, nncf int8 weights", "openvino", _nncf_weights("INT8_ASYM")),
+    ("openvino, nncf int4 weights", "openvino", _nncf_weights("INT4_ASYM")),
 )
 
 
