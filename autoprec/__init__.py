@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
-    from autoprec.api import best_plan, check, tune
+    from autoprec.api import best_plan, check, predict_plan, tune
     from autoprec.apply import Applied, apply_plan
     from autoprec.errors import AutoPrecError, UserError
     from autoprec.plan import Plan
@@ -34,6 +34,7 @@ _HOME = {
     "best_plan": "autoprec.api",
     "check": "autoprec.api",
     "define_workload": "autoprec.workload",
+    "predict_plan": "autoprec.api",
     "tune": "autoprec.api",
 }
 
@@ -49,6 +50,7 @@ __all__ = [
     "best_plan",
     "check",
     "define_workload",
+    "predict_plan",
     "tune",
 ]
 

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from autoprec.checking import CheckResult, check_plan
-from autoprec.envs.space import Objective
+from autoprec.envs.space import Goal, Objective
 from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
 from autoprec.plan import EAGER, Plan
+from autoprec.predicting import known_of, rank_of
+from autoprec.predicting import predict_plan as predict
 from autoprec.prepare import measured_device
 from autoprec.progress import Progress
 from autoprec.report import write_report
 from autoprec.result import TuneResult
-from autoprec.runtimes.available import MODEL_FILE
+from autoprec.runtimes.available import MODEL_FILE, RUNTIMES
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
 from autoprec.workload import describe_inputs
@@ -133,32 +135,85 @@ def best_plan(
         raise SettingError(
             f"max_quality_drop is {max_quality_drop!r}; best_plan takes an absolute number, 0 or more (0.005)"
         )
-    metric: str | None = None
-    shapes: list[str] | None = None
-    if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
-        architecture = workload
-    else:
-        loaded = load_workload(workload)
-        architecture = architecture_fingerprint(loaded.build_model())
-        metric = loaded.quality_name
-        examples = loaded.examples("throughput" if objective == "throughput" else "latency")
-        shapes = [describe_inputs(example.inputs) for example in examples]
-    here = measured_device()
     with Store.open(store) as opened:
         found = opened.best_plan(
-            architecture=architecture,
-            device_name=None if anywhere else here.name,
-            threads=None if anywhere else here.threads,
+            **_wanted(workload, objective, anywhere=anywhere),
             runtime=runtime,
-            metric=metric,
-            shapes=shapes,
-            objective=objective,
             max_quality_drop=max_quality_drop,
             max_bytes=max_bytes,
             # A front reaches down to plans of any quality: without a limit they are not what is wanted.
             role="best" if max_quality_drop is None else None,
         )
     return None if found is None else Plan.from_json(found.plan, source=f"plan {found.id} of the store")
+
+
+def predict_plan(
+    workload: Any,
+    *,
+    objective: Objective = "latency",
+    max_quality_drop: str | float,
+    max_memory: str | int | None = None,
+    runtime: str | None = EAGER,
+    anywhere: bool = False,
+    store: str | None = None,
+) -> Plan | None:
+    """Return the plan that is expected to be best, from what the store holds; `None` where it holds nothing.
+
+    Nothing is measured: the plan has a prediction in place of evidence, and `check` measures it.
+
+    Args:
+        workload: See `best_plan`.
+        objective: The same. Plans of `latency` and `throughput` are predicted from runs on such inputs.
+        max_quality_drop: Limit on the drop, absolute (0.005) or relative (`"1%"`).
+        max_memory: Limit on bytes held by weights: bytes, `"80MB"` or `"40%"`.
+        runtime: What executes it; `None` for the one that is expected to be best.
+        anywhere: See `best_plan`.
+        store: See `tune`.
+
+    Raises:
+        UserError: The workload, a limit or the store cannot be used.
+    """
+    name = workload if isinstance(workload, str) else type(workload).__name__
+    settings = TuneSettings.check(
+        workload=name,
+        objective=objective,
+        max_quality_drop=max_quality_drop,
+        max_memory=max_memory,
+        runtime=runtime or EAGER,
+    )
+    wanted = _wanted(workload, objective, anywhere=anywhere)
+    predicted: list[Plan] = []
+    with Store.open(store) as opened:
+        for each in RUNTIMES if runtime is None else settings.runtimes:
+            stored = opened.best_plan(**wanted, runtime=each)
+            known = None if stored is None else known_of(opened, stored)
+            if known is None or known.template.evidence is None:
+                continue
+            evidence = known.template.evidence
+            limit = settings.quality_limit(evidence.quality.baseline)
+            assert limit is not None, "there is no default"
+            goal = Goal(objective, limit, max_bytes=settings.byte_limit(evidence.baseline_bytes))
+            predicted.append(predict(known, goal))
+    return min(predicted, key=rank_of, default=None)
+
+
+def _wanted(workload: Any, objective: Objective, *, anywhere: bool) -> dict[str, Any]:
+    """Return what a stored plan has to be of, to count for a workload here."""
+    here = measured_device()
+    wanted: dict[str, Any] = {
+        "objective": objective,
+        "device_name": None if anywhere else here.name,
+        "threads": None if anywhere else here.threads,
+    }
+    if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
+        return wanted | {"architecture": workload}
+    loaded = load_workload(workload)
+    examples = loaded.examples("throughput" if objective == "throughput" else "latency")
+    return wanted | {
+        "architecture": architecture_fingerprint(loaded.build_model()),
+        "metric": loaded.quality_name,
+        "shapes": [describe_inputs(example.inputs) for example in examples],
+    }
 
 
 def check(plan: Plan | str | Path, workload: Any) -> CheckResult:

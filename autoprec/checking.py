@@ -105,6 +105,13 @@ def _broken_claims(plan: Plan, measured: Measurement, baseline_quality: float) -
 def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
     claim = plan.evidence
     if claim is None:
+        if (expected := plan.prediction) is not None:
+            speed, drop = expected.speedup, expected.quality_drop
+            return (
+                "the plan was predicted, not measured: "
+                f"{speed.value:.2f}x ({speed.low:.2f} to {speed.high:.2f}), "
+                f"drop {drop.value:.4g} ({drop.low:.4g} to {drop.high:.4g})",
+            )
         return ("the plan carries no evidence, so there is no claim to hold it to",)
     known = plan.runtime in prepared.measurer.runtimes  # or it is not installed here
     here = (prepared.context_for(plan.runtime) if known else prepared.context).device

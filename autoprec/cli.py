@@ -94,6 +94,33 @@ def check(
     raise typer.Exit(run_check(plan, workload))
 
 
+plans = typer.Typer(help="Ask the store for plans.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(plans, name="plans")
+
+
+@plans.command("best")
+def plans_best(
+    workload: Annotated[str, typer.Argument(help=WORKLOAD_HELP)],
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
+    max_quality_drop: Annotated[
+        str | None, typer.Option(help="0.005; with --predict also 1% of the baseline's quality.")
+    ] = None,
+    max_memory: Annotated[str | None, typer.Option(help="With --predict: 80MB, or 40% of now.")] = None,
+    runtime: Annotated[str, typer.Option(help="eager, compile, onnxruntime, openvino, or any.")] = "any",
+    predict: Annotated[
+        bool, typer.Option("--predict", help="The best plan expected, from the measured runs of others.")
+    ] = False,
+    store: Annotated[str | None, typer.Option(help="URL or file of the store.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+) -> None:
+    """Show the best plan that was measured for WORKLOAD here, or with --predict the best that is expected."""
+    from autoprec.asking import run_best
+
+    raise typer.Exit(
+        run_best(workload, objective, max_quality_drop, max_memory, runtime, store, out, predict=predict)
+    )
+
+
 @app.command()
 def doctor() -> None:
     """Show what this machine can do: each format and operation native, emulated or refused, and why."""

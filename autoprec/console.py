@@ -23,7 +23,7 @@ from autoprec.envs.space import FORMAT_NAMES
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
 from autoprec.result import TuneResult, runtime_rows
-from autoprec.terminal import make_console
+from autoprec.terminal import interval_text, make_console
 
 INTERRUPTED = 130
 
@@ -66,8 +66,8 @@ def run_check(plan: Path, workload: str) -> int:
         timing = found.timing
         table.add_row(
             "speedup",
-            _interval(claim.speedup.value, claim.speedup.low, claim.speedup.high) if claim else "",
-            _interval(timing.ratio, timing.low, timing.high) if timing else "emulated",
+            interval_text(claim.speedup.value, claim.speedup.low, claim.speedup.high) if claim else "",
+            interval_text(timing.ratio, timing.low, timing.high) if timing else "emulated",
         )
         table.add_row(
             "quality drop", f"{claim.quality.drop:.4g}" if claim else "", f"{found.quality_drop:.4g}"
@@ -253,8 +253,8 @@ def _evidence_row(evidence: Evidence) -> tuple[str, str, str, str, str]:
     over = evidence.speedup_over_lossless
     smaller = evidence.baseline_bytes / max(1, evidence.plan_bytes)
     return (
-        _interval(evidence.speedup.value, evidence.speedup.low, evidence.speedup.high),
-        _interval(over.value, over.low, over.high) if over else "",
+        interval_text(evidence.speedup.value, evidence.speedup.low, evidence.speedup.high),
+        interval_text(over.value, over.low, over.high) if over else "",
         f"{evidence.quality.drop:.4g}",
         f"{evidence.plan_bytes / 1e6:.3g} MB ({smaller:.2f}x smaller)",
         evidence.searcher,
@@ -263,10 +263,6 @@ def _evidence_row(evidence: Evidence) -> tuple[str, str, str, str, str]:
 
 def _reported(plan: Plan) -> dict[str, tuple[float, float]]:
     return plan.evidence.quality.reported if plan.evidence else {}
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    return f"{value:.3f}x [{low:.3f}, {high:.3f}]"
 
 
 def _without_password(argument: str) -> str:

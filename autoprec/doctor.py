@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import torch
+from rich.console import Console
 from rich.table import Column, Table
 
+from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.device import capability, device_name
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, OpShape, Support, feasible, implementations
+from autoprec.runtimes.available import GRAPH_RUNTIMES, graph_runtime_class
 from autoprec.store.store import Store
 from autoprec.terminal import make_console
 
@@ -23,6 +26,30 @@ def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
     """Return format × operation → support on a device, at `SAMPLES`."""
     by_operation = {operation: feasible(operation, [shape], device) for operation, shape in SAMPLES.items()}
     return {name: {operation: found[name] for operation, found in by_operation.items()} for name in FORMATS}
+
+
+def _print_runtimes(console: Console) -> None:
+    """Print which formats each other runtime has for one layer, and why not the others."""
+    table = Table(Column("runtime", no_wrap=True), *(operation.value for operation in SAMPLES))
+    reasons: list[str] = []
+    for name in GRAPH_RUNTIMES:
+        try:
+            support = graph_runtime_class(name).support
+        except RuntimeRefusedError as error:
+            table.add_row(name, *["not installed"] * len(SAMPLES))
+            reasons.append(str(error))
+            continue
+        found = {(op, fmt): support(op, fmt) for op in SAMPLES for fmt in FORMATS}
+        native = {op: [fmt for fmt in FORMATS if found[op, fmt].level is Level.NATIVE] for op in SAMPLES}
+        table.add_row(name, *(", ".join(formats) for formats in native.values()))
+        refused: dict[str, list[str]] = {}
+        for (op, fmt), answer in found.items():
+            if answer.level is not Level.NATIVE:
+                refused.setdefault(answer.reason, []).append(f"{fmt} {op.value}")
+        reasons += [f"{name}: {', '.join(cells)}: {reason}" for reason, cells in refused.items()]
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
 
 
 def print_doctor() -> None:
@@ -52,5 +79,6 @@ def print_doctor() -> None:
     console.print(table)
     for reason in reasons:
         console.print(reason, soft_wrap=True)
+    _print_runtimes(console)
     with Store.open() as store:
         console.print(f"Store: {store.location}", soft_wrap=True)

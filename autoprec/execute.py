@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from autoprec.envs.measure import Measurer
+from autoprec.envs.space import Assignment, Trial
 from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
 from autoprec.plan import Plan
@@ -84,4 +85,18 @@ def failed_run(request: RunRequest, reason: str, seconds: float) -> Run:
         fresh=request.fresh,
         searcher=request.searcher,
         wall_seconds=seconds,
+    )
+
+
+def trial_of(run: Run, assignment: Assignment) -> Trial:
+    """Return a measured run as searchers see it."""
+    nan = float("nan")
+    failed = run.status == "failed" or run.speedup is None
+    return Trial(
+        assignment=assignment,
+        ok=not failed,
+        time=nan if run.speedup is None else 1.0 / run.speedup,
+        bytes=nan if run.held_bytes is None else float(run.held_bytes),
+        drop=nan if run.quality_drop is None else run.quality_drop,
+        searcher=run.searcher,
     )

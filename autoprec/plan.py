@@ -161,6 +161,28 @@ class Evidence(_Model):
     measured_at: Name
 
 
+class Prediction(_Model):
+    """What is expected of a plan that was not measured, from the measured runs of others.
+
+    Attributes:
+        objective: What was asked for.
+        max_quality_drop: The limit on the drop that was asked for, absolute.
+        speedup: Expected, with an interval of 95%.
+        quality_drop: Expected, with an interval of 95%.
+        keeps_limit: Probability that the drop, measured, keeps the limit.
+        plan_bytes: Bytes held; exact but for what the runtime adds.
+        runs: Measured runs that it stands on.
+    """
+
+    objective: Literal["latency", "throughput", "memory"]
+    max_quality_drop: Finite
+    speedup: Interval
+    quality_drop: Interval
+    keeps_limit: Annotated[float, Field(ge=0, le=1)]
+    plan_bytes: Annotated[int, Field(ge=0)]
+    runs: Annotated[int, Field(ge=0)]
+
+
 class Plan(_Model):
     """A deployable precision plan (`autoprec.plan/1`).
 
@@ -171,6 +193,7 @@ class Plan(_Model):
         units: Every unit, the untouched ones too.
         left: Modules with weights that no unit covers, path to the reason. They run as they came.
         evidence: What was measured, if anything was.
+        prediction: What is expected, where nothing was measured.
     """
 
     schema_version: Literal["autoprec.plan/1"] = Field(default="autoprec.plan/1", alias="schema")
@@ -179,6 +202,7 @@ class Plan(_Model):
     units: Annotated[tuple[UnitPlan, ...], Field(min_length=1)]
     left: dict[str, str] = {}
     evidence: Evidence | None = None
+    prediction: Prediction | None = None
 
     @model_validator(mode="after")
     def _distinct(self) -> Plan:

@@ -24,7 +24,7 @@ from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
 from autoprec.envs.surrogate import Surrogate
 from autoprec.errors import RuntimeRefusedError
-from autoprec.execute import RunRequest, execute, failed_run
+from autoprec.execute import RunRequest, execute, failed_run, trial_of
 from autoprec.fresh import FreshMeasuring, Verdict
 from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
 from autoprec.plan import COMPILE, EAGER
@@ -170,7 +170,7 @@ class RuntimeSearch:
             started = time.perf_counter()
             run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING))
             parts.measuring += time.perf_counter() - started
-        trial = _trial(run, assignment)
+        trial = trial_of(run, assignment)
         parts.heard(trial)
         return trial
 
@@ -198,7 +198,7 @@ class RuntimeSearch:
             if not run.fresh:
                 assignment = assignment_of(run.formats)
                 if self.problem.space.feasible(assignment):
-                    trials.append(_trial(run, assignment))
+                    trials.append(trial_of(run, assignment))
         return trials
 
     def _profile(self) -> Profiled:
@@ -301,16 +301,3 @@ class RuntimeSearch:
             yield ""
         finally:
             parts.store.abandon_run(*place, fresh=False)
-
-
-def _trial(run: Run, assignment: Assignment) -> Trial:
-    nan = float("nan")
-    failed = run.status == "failed" or run.speedup is None
-    return Trial(
-        assignment=assignment,
-        ok=not failed,
-        time=nan if run.speedup is None else 1.0 / run.speedup,
-        bytes=nan if run.held_bytes is None else float(run.held_bytes),
-        drop=nan if run.quality_drop is None else run.quality_drop,
-        searcher=run.searcher,
-    )

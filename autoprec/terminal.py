@@ -14,3 +14,8 @@ def make_console() -> Console:
     if not console.is_terminal:
         console.width = LOG_WIDTH
     return console
+
+
+def interval_text(value: float, low: float, high: float) -> str:
+    """Return a speedup with its interval."""
+    return f"{value:.3f}x [{low:.3f}, {high:.3f}]"

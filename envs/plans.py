@@ -41,13 +41,32 @@ def make_plan(
     Args:
         discovery: The units.
         architecture: Fingerprint of the model's structure.
+        formats: See `reformed`, as for what follows.
+        implementations: The same.
+        calibrations: The same.
+        runtime: The same.
+    """
+    return reformed(as_given(discovery, architecture), formats, implementations, calibrations, runtime)
+
+
+def reformed(
+    plan: Plan,
+    formats: Sequence[str],
+    implementations: Sequence[Sequence[str]],
+    calibrations: Mapping[str, Calibrations],
+    runtime: str,
+) -> Plan:
+    """Return a plan of the same units in other formats, without evidence.
+
+    Args:
+        plan: The plan.
         formats: A format for each unit.
         implementations: For each unit, an implementation for each of its modules.
         calibrations: What calibration told of the input of each module path; used where a format needs it.
         runtime: What executes it.
     """
     units = []
-    for unit, name, chosen in zip(discovery.units, formats, implementations, strict=True):
+    for unit, name, chosen in zip(plan.units, formats, implementations, strict=True):
         modules = []
         for module, implementation in zip(unit.modules, chosen, strict=True):
             known = calibrations.get(module.path)
@@ -55,14 +74,14 @@ def make_plan(
             modules.append(
                 ModulePlan(
                     path=module.path,
-                    operation=module.operation.value,
+                    operation=module.operation,
                     implementation=implementation,
                     input_range=None if needed is None else (needed.low, needed.high),
                     smoothing=None if needed is None else encode_smoothing(needed.smoothing),
                 )
             )
         units.append(UnitPlan(name=unit.name, format=name, modules=tuple(modules)))
-    return Plan(architecture=architecture, runtime=runtime, units=tuple(units), left=discovery.left)
+    return Plan(architecture=plan.architecture, runtime=runtime, units=tuple(units), left=plan.left)
 
 
 def plan_of(

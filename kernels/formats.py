@@ -28,7 +28,8 @@ class Format:
             channel, or one row of an embedding), `group` (`GROUP_SIZE` elements of a channel) or `block`
             (`BLOCK_SIZE` squared).
         activation_scale: The same for inputs: `none`, `tensor`, `static` (one scale fixed by
-            calibration), `row` (one token) or `block` (`BLOCK_SIZE` elements of a row).
+            calibration), `row` (one token), `group` (`GROUP_SIZE` elements of a row) or `block`
+            (`BLOCK_SIZE` of them).
         bits: Bits of one held weight, scales aside.
         summary: One line for people.
         stands_in_for: The format that this one replaces on processors that cannot run it; it is not offered
@@ -86,6 +87,8 @@ _ALL = (
            "int8_dynamic with input channels smoothed (SmoothQuant)", smooth=True),
     Format("int8_static_smooth", "int8", "uint8", "channel", "static", 8,
            "int8_static with input channels smoothed (SmoothQuant)", smooth=True),
+    Format("int4_dynamic", "int4", "int8", "group", "group", 4,
+           "4-bit weights in groups of 64 with whole zero points, 8-bit activations scaled for each 64"),
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {item.name: item for item in _ALL}

@@ -100,6 +100,44 @@ def int4_group(weight: Tensor) -> GroupedWeight:
     return GroupedWeight(values.to(torch.int32).view(channels, -1)[:, :inputs].contiguous(), scale, zero)
 
 
+class AffineWeight(NamedTuple):
+    """4-bit values in groups along the input dimension, with whole zero points.
+
+    Attributes:
+        values: int32 of shape [channels, inputs], in [0, 15].
+        scale: float32 of shape [channels, groups].
+        zero: int32 of shape [channels, groups], in [0, 15], the value that stands for 0.
+    """
+
+    values: Tensor
+    scale: Tensor
+    zero: Tensor
+
+    def dequantize(self) -> Tensor:
+        """Return the weight in fp32: `(value - zero) * scale`, as ONNX Runtime's `MatMulNBits` has it."""
+        rows, inputs = self.values.shape
+        padded = F.pad(self.values, (0, -inputs % GROUP_SIZE))
+        groups = padded.view(rows, self.scale.shape[1], GROUP_SIZE) - self.zero[..., None]
+        return (groups * self.scale[..., None]).flatten(1)[:, :inputs]
+
+
+def int4_affine(weight: Tensor) -> AffineWeight:
+    """Quantise a matrix [channels, inputs] to 4 bits, 0 exactly, between the extremes of 64 inputs each.
+
+    Raises:
+        ConversionError: The weight holds NaN or inf.
+    """
+    require_finite(weight)
+    channels, inputs = weight.shape
+    groups = F.pad(weight.float(), (0, -inputs % GROUP_SIZE)).reshape(channels, -1, GROUP_SIZE)
+    low, high = groups.aminmax(dim=-1)
+    low, high = low.clamp_max(0), high.clamp_min(0)
+    scale = ((high - low) / 15).clamp_min(_TINY)
+    zero = (-low / scale).round().clamp(0, 15)
+    values = ((groups / scale[..., None]).round() + zero[..., None]).clamp(0, 15)
+    return AffineWeight(values.int().view(channels, -1)[:, :inputs].contiguous(), scale, zero.int())
+
+
 def pack_nibbles(values: Tensor) -> Tensor:
     """Pack values in [0, 15] of shape [rows, columns] two to a byte, low half first; pads odd rows."""
     values = F.pad(values, (0, values.shape[1] % 2)).to(torch.uint8)
@@ -154,6 +192,13 @@ def fake_row(inputs: Tensor) -> Tensor:
     """Quantise and dequantise symmetrically, one scale a row; a row with NaN or inf becomes NaN."""
     scale = row_scale(inputs.float())
     return (inputs.float() / scale).round() * scale
+
+
+def fake_group(inputs: Tensor) -> Tensor:
+    """Quantise and dequantise symmetrically, one scale for each `GROUP_SIZE` elements of a row."""
+    width = inputs.shape[-1]
+    padded = F.pad(inputs.float(), (0, -width % GROUP_SIZE))
+    return fake_row(padded.unflatten(-1, (-1, GROUP_SIZE))).flatten(-2)[..., :width]
 
 
 def fake_fp8(values: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:

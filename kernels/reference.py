@@ -44,6 +44,7 @@ TOLERANCE: dict[str, float] = {
     # Every input is a product here, so that ties are likelier; one of them is 0.2% of a row of 16.
     "int8_dynamic_smooth": 4e-3,
     "int8_static_smooth": 2e-3,
+    "int4_dynamic": 2e-3,
 }
 """Largest RMS of (implementation - reference) over the RMS of the reference, for ordinary inputs."""
 
@@ -113,7 +114,9 @@ def fake_weight(format_name: str, weight: Tensor) -> Tensor:
         dtype = torch.bfloat16 if fmt.activation_scale == "none" else torch.float32
         return quantize.int8_channel(weight, dtype).dequantize()
     if fmt.weight == "int4":
-        return quantize.int4_group(weight).dequantize()
+        return (quantize.int4_affine if fmt.activation == "int8" else quantize.int4_group)(
+            weight
+        ).dequantize()
     if fmt.weight in _DTYPES:
         return weight.to(_DTYPES[fmt.weight]).float()
     dtype = getattr(torch, fmt.weight)
@@ -145,7 +148,7 @@ def fake_inputs(format_name: str, inputs: Tensor, calibration: Calibration | Non
     if fmt.activation in _LEVELS:
         return quantize.fake_dynamic(inputs, _LEVELS[fmt.activation])
     if fmt.activation == "int8":
-        return quantize.fake_row(inputs)
+        return quantize.fake_group(inputs) if fmt.activation_scale == "group" else quantize.fake_row(inputs)
     dtype = getattr(torch, fmt.activation)
     scale = (
         quantize.fp8_block_scale(inputs, 1)

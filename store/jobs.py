@@ -84,6 +84,15 @@ class JobStore:
 
         return self._db.read(body)
 
+    def profiles(self, context_key: str) -> list[dict[str, Any]]:
+        """Return every profile that holds for a context, the newest first."""
+        query = (
+            select(ProfileRow.payload)
+            .where(ProfileRow.context_key == context_key)
+            .order_by(ProfileRow.created_at.desc())
+        )
+        return self._db.read(lambda session: list(session.scalars(query)))
+
     def create_job(self, job: Job) -> None:
         """Keep a new job.
 

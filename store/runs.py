@@ -111,6 +111,15 @@ class RunStore:
 
         return self._db.read(body)
 
+    def context_runs(self, context_key: str) -> list[Run]:
+        """Return the runs of a context from every job's search, in the order in which they were measured."""
+        query = (
+            select(RunRow)
+            .where(RunRow.context_key == context_key, RunRow.split == "search", RunRow.fresh.is_(False))
+            .order_by(RunRow.id)
+        )
+        return self._db.read(lambda session: [row.record() for row in session.scalars(query)])
+
     def find_run(self, context_key: str, plan_key: str, *, split: Split = "search") -> Run | None:
         """Return the newest run of a plan in a context from any job; never a fresh one.
 

@@ -35,6 +35,10 @@ _FORMATS = {
     "fp8_block": "#4f39f4",
     "int8_dynamic_7bit": "#c4b859",
     "int8_static_7bit": "#912a33",
+    # Added later, by eye: tints of the formats that they derive from.
+    "int8_dynamic_smooth": "#ffd97a",
+    "int8_static_smooth": "#d9564f",
+    "int4_dynamic": "#c77fa6",
 }
 _OTHER_FORMAT = "#7d8590"
 

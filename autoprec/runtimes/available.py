@@ -53,16 +53,26 @@ class GraphRuntimes:
         Raises:
             RuntimeRefusedError: It is not installed, or there is none of that name.
         """
-        if name not in GRAPH_RUNTIMES:
-            raise RuntimeRefusedError(f"unknown runtime {name!r}; known: {', '.join(RUNTIMES)}")
-        module, kind, extra = GRAPH_RUNTIMES[name]
-        lacking = [each for each in (name, *_NEEDED) if importlib.util.find_spec(each) is None]
-        if lacking:
-            raise RuntimeRefusedError(
-                f"{name} needs {', '.join(lacking)}, not installed: pip install 'autoprec[{extra}]'"
-            )
+        kind = graph_runtime_class(name)
         if self._export is None:
             shared = importlib.import_module("autoprec.runtimes.graph_runtime")
             self._export = shared.Export(*self._given)
-        runtime: GraphRuntime = getattr(importlib.import_module(module), kind)(self._export)
-        return runtime
+        return kind(self._export)
+
+
+def graph_runtime_class(name: str) -> type[GraphRuntime]:
+    """Return the class of a runtime.
+
+    Raises:
+        RuntimeRefusedError: It is not installed, or there is none of that name.
+    """
+    if name not in GRAPH_RUNTIMES:
+        raise RuntimeRefusedError(f"unknown runtime {name!r}; known: {', '.join(RUNTIMES)}")
+    module, kind, extra = GRAPH_RUNTIMES[name]
+    lacking = [each for each in (name, *_NEEDED) if importlib.util.find_spec(each) is None]
+    if lacking:
+        raise RuntimeRefusedError(
+            f"{name} needs {', '.join(lacking)}, not installed: pip install 'autoprec[{extra}]'"
+        )
+    found: type[GraphRuntime] = getattr(importlib.import_module(module), kind)
+    return found

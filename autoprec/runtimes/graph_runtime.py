@@ -154,8 +154,9 @@ class GraphRuntime(Runtime):
         proto = self.tailored(editor.exported.proto, folder)
         return editor if proto is None else editor.on(proto)
 
+    @classmethod
     @abstractmethod
-    def support(self, operation: Operation, format_name: str) -> Support:
+    def support(cls, operation: Operation, format_name: str) -> Support:
         """Say whether this runtime can run a layer in a format on this machine, and why not."""
 
     def prepare(self) -> dict[str, str]:

@@ -237,11 +237,7 @@ class GraphEditor:
         _add_bias(edit, node)
 
     def _int4_weight_only(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
-        outputs, inputs = _linear_only(self._weight(path), path)
-        if inputs % GROUP_SIZE:
-            raise ConversionError(
-                f"{path}: int4_weight_only needs a multiple of {GROUP_SIZE} inputs, got {inputs}"
-            )
+        outputs, inputs = self._groups(path, "int4_weight_only")
 
         def make() -> list[Any]:
             found = quantize.int4_group(self._weight(path))
@@ -260,6 +256,33 @@ class GraphEditor:
         )  # fmt: skip
         _add_bias(edit, node)
 
+    def _int4_dynamic(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
+        outputs, inputs = self._groups(path, "int4_dynamic")
+
+        def make() -> list[Any]:
+            found = quantize.int4_affine(self._weight(path))
+            packed = quantize.pack_nibbles(found.values).view(outputs, inputs // GROUP_SIZE, GROUP_SIZE // 2)
+            return [
+                _tensor(packed.numpy(), f"{path}.int4_whole"),
+                _tensor(found.scale.flatten().numpy(), f"{path}.int4_whole_scale"),
+                _tensor(quantize.pack_nibbles(found.zero).flatten().numpy(), f"{path}.int4_whole_zero"),
+            ]
+
+        names = [edit.weight(tensor) for tensor in self._kept((path, "int4_whole"), make)]
+        # Level 4 is that which multiplies integers; the others convert the weight to float first.
+        edit.node(
+            "MatMulNBits", [node.input[0], *names], [_product(node)], f"{node.name}.matmul",
+            domain=MICROSOFT, K=inputs, N=outputs, bits=4, block_size=GROUP_SIZE, accuracy_level=4,
+        )  # fmt: skip
+        _add_bias(edit, node)
+
+    def _groups(self, path: str, name: str) -> tuple[int, int]:
+        """Return outputs and inputs of a linear layer that can be quantised in groups of its inputs."""
+        outputs, inputs = _linear_only(self._weight(path), path)
+        if inputs % GROUP_SIZE:
+            raise ConversionError(f"{path}: {name} needs a multiple of {GROUP_SIZE} inputs, got {inputs}")
+        return outputs, inputs
+
 
 _WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, Calibration | None], None]] = {
     "bf16": GraphEditor._bf16,
@@ -269,6 +292,7 @@ _WRITERS: dict[str, Callable[[GraphEditor, _Edit, Any, str, Calibration | None],
     "int8_static_smooth": GraphEditor._int8_static_smooth,
     "int8_weight_only": GraphEditor._int8_weight_only,
     "int4_weight_only": GraphEditor._int4_weight_only,
+    "int4_dynamic": GraphEditor._int4_dynamic,
 }
 
 

@@ -26,6 +26,7 @@ _COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
         "int8_static_smooth": ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm"),
     },
     "int4": {"int4_weight_only": ("MatMulNBits",)},
+    "int4_whole": {"int4_dynamic": ("MatMulNBits",)},
 }
 """Operators that compute a format, by what the weight is held in."""
 _INT8 = tuple(name for held in ("int8", "int8_smooth") for name in _COMPUTED_BY[held])
@@ -36,7 +37,8 @@ class OnnxRuntime(GraphRuntime):
 
     name = "onnxruntime"
 
-    def support(self, operation: Operation, format_name: str) -> Support:
+    @classmethod
+    def support(cls, operation: Operation, format_name: str) -> Support:
         """See `GraphRuntime.support`."""
         if format_name == "fp32":
             return Support(Level.NATIVE)
@@ -44,7 +46,7 @@ class OnnxRuntime(GraphRuntime):
             return Support(Level.REFUSED, f"ONNX Runtime: {operation.value} runs in fp32 only")
         if format_name in _INT8 and "VNNI" not in capability():
             return Support(Level.REFUSED, "ONNX Runtime's u8×s8 products saturate on processors without VNNI")
-        if format_name in (*_INT8, "int4_weight_only"):
+        if format_name in (*_INT8, "int4_weight_only", "int4_dynamic"):
             return Support(Level.NATIVE)
         return Support(Level.REFUSED, "ONNX Runtime has no CPU kernel for it")
 

@@ -30,7 +30,8 @@ class OpenVinoRuntime(GraphRuntime):
 
     name = "openvino"
 
-    def support(self, operation: Operation, format_name: str) -> Support:
+    @classmethod
+    def support(cls, operation: Operation, format_name: str) -> Support:
         """See `GraphRuntime.support`."""
         if format_name in _FORMATS[operation]:
             return Support(Level.NATIVE)

@@ -100,6 +100,7 @@ def test_the_fp32_graph_gives_what_the_model_gives_at_any_shape(setup):
         "int8_static_smooth",
         "int8_weight_only",
         "int4_weight_only",
+        "int4_dynamic",
     ],
 )
 def test_one_layer_in_a_format_computes_its_reference(setup, name):
