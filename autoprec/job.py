@@ -210,11 +210,12 @@ class TuningJob:
         """Return a search for each runtime asked for, profiled, and why others are left out."""
         searches: list[RuntimeSearch] = []
         refused: dict[str, str] = {}
-        for name in self.settings.runtimes:
+        names = self.settings.runtimes
+        for index, name in enumerate(names):
             try:
-                searches.append(RuntimeSearch(parts, name))
+                searches.append(RuntimeSearch(parts, name, len(names) - index))
             except (RuntimeRefusedError, SettingError) as error:
-                if isinstance(error, SettingError) and len(self.settings.runtimes) == 1:
+                if isinstance(error, SettingError) and len(names) == 1:
                     raise
                 refused[name] = str(error)
                 self.progress.note(f"{name} is left out: {error}")

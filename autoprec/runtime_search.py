@@ -36,7 +36,7 @@ from autoprec.store.store import Store
 BATCH = 4
 """Plans measured between two rounds of thinking."""
 PROFILE_SHARE = 0.5
-"""Share of a budget in time after which no further kernel is profiled."""
+"""Share of a budget in time after which no further kernel is profiled; each runtime has its part of it."""
 COMPILE_SHARE = 0.01
 """Share of a budget in time that compiling for the timed inputs may take where runtimes are compared: judging
 quality at other shapes then takes about twice as long again."""
@@ -81,6 +81,7 @@ class RuntimeSearch:
     Args:
         parts: What the searches of the job share.
         runtime: Name of the runtime.
+        to_profile: How many runtimes are still to be profiled, this one included.
 
     Attributes:
         name: Name of the runtime.
@@ -90,9 +91,11 @@ class RuntimeSearch:
         RuntimeRefusedError: The runtime is not installed or cannot run the model.
     """
 
-    def __init__(self, parts: JobParts, runtime: str) -> None:
+    def __init__(self, parts: JobParts, runtime: str, to_profile: int = 1) -> None:
         self.name = runtime
         self._parts = parts
+        left = math.inf if parts.seconds is None else PROFILE_SHARE * parts.seconds - parts.elapsed()
+        self._profile_until = parts.elapsed() + left / to_profile
         parts.prepared.use_runtime(runtime)
         self.context = parts.prepared.context_for(runtime)
         self.context_key = parts.store.save_context(self.context)
@@ -207,8 +210,8 @@ class RuntimeSearch:
         profiled = self._kept(self.name, self.context_key, late)
         if late:
             self._parts.note(
-                f"{PROFILE_SHARE:.0%} of the time budget ended before {len(late)} kernels were profiled, so "
-                "they are left out; give a longer budget"
+                f"{self.name}: its part of the time budget ended before {len(late)} kernels were profiled, "
+                "so they are left out; give a longer budget"
             )
         return profiled
 
@@ -288,7 +291,7 @@ class RuntimeSearch:
     def _guard(self, what: str, late: list[str]) -> Iterator[str]:
         """Leave out a kernel for which there is no time, or that took the process down."""
         parts = self._parts
-        if parts.seconds is not None and parts.elapsed() > PROFILE_SHARE * parts.seconds:
+        if parts.elapsed() > self._profile_until:
             late.append(what)
             yield "the time budget ended before it was profiled"
             return

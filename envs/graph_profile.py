@@ -37,6 +37,8 @@ from autoprec.runtimes.runtime import Executable
 TIMING = TimingSettings(target=0.01, max_seconds=0.6, fewest_pairs=2, min_pairs=6)
 SMALLEST_TIME = 1e-5
 """Relative time below which a unit's time is not believed to fall: differences of noise can be negative."""
+SMALL = 0.01
+"""Share of a run below which units of one kind are not measured on their own."""
 TOO_SLOW = 1.25
 """A format that makes the whole graph this much slower is left out, but where memory is what counts."""
 
@@ -194,11 +196,24 @@ class _Table:
                 self._add(name, everything, together)
                 return
         for chosen in kinds:
-            change = compare(chosen)
+            if self._weight(chosen) < SMALL and isinstance(together, _Change):
+                change: _Change | str = self._part(together, chosen, everything)
+            else:
+                change = compare(chosen)
             if isinstance(change, _Change):
                 self._add(name, chosen, change)
             else:
                 self._refuse(name, chosen, change)
+
+    def _weight(self, chosen: Sequence[int]) -> float:
+        """Return the share of units in the time of a run."""
+        return float(sum(self.time[u, self.own[u]] for u in chosen)) / self._whole
+
+    def _part(self, change: _Change, chosen: Sequence[int], everything: Sequence[int]) -> _Change:
+        """Return the part of some units in a change of all, by their time and their bytes."""
+        time = self._weight(chosen) / max(self._weight(everything), SMALLEST_TIME)
+        held, whole = (sum(int(self.held[u, self.own[u]]) for u in units) for units in (chosen, everything))
+        return _Change(change.time * time, change.bytes * held // max(1, whole))
 
     def _add(self, name: str, chosen: Sequence[int], change: _Change, start: str = "") -> None:
         k = FORMAT_NAMES.index(name)

@@ -198,7 +198,8 @@ def fake_group(inputs: Tensor) -> Tensor:
     """Quantise and dequantise symmetrically, one scale for each `GROUP_SIZE` elements of a row."""
     width = inputs.shape[-1]
     padded = F.pad(inputs.float(), (0, -width % GROUP_SIZE))
-    return fake_row(padded.unflatten(-1, (-1, GROUP_SIZE))).flatten(-2)[..., :width]
+    groups = padded.view(*padded.shape[:-1], -1, GROUP_SIZE)
+    return fake_row(groups).flatten(-2)[..., :width]
 
 
 def fake_fp8(values: Tensor, dtype: torch.dtype, scale: Tensor) -> Tensor:
