@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoprec.checking import CheckResult, check_plan
-from autoprec.envs.space import Goal, Objective
+from autoprec.envs.space import Goal, Objective, purpose_of
 from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
@@ -208,7 +208,7 @@ def _wanted(workload: Any, objective: Objective, *, anywhere: bool) -> dict[str,
     if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
         return wanted | {"architecture": workload}
     loaded = load_workload(workload)
-    examples = loaded.examples("throughput" if objective == "throughput" else "latency")
+    examples = loaded.examples(purpose_of(objective))
     return wanted | {
         "architecture": architecture_fingerprint(loaded.build_model()),
         "metric": loaded.quality_name,

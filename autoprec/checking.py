@@ -8,6 +8,7 @@ from typing import Any
 
 from autoprec.apply import check_fits
 from autoprec.envs.measure import FRESH_TIMING, Measurement
+from autoprec.envs.space import purpose_of
 from autoprec.errors import CandidateError
 from autoprec.plan import Plan
 from autoprec.prepare import Prepared, prepare
@@ -48,8 +49,8 @@ def check_plan(plan: Plan, workload: Any, folder: Path | None = None) -> CheckRe
         WorkloadError: The workload cannot be used.
         PlanError: The plan is for another model.
     """
-    throughput = plan.evidence is not None and plan.evidence.objective == "throughput"
-    prepared = prepare(workload, "throughput" if throughput else "latency")
+    claimed = plan.evidence or plan.prediction
+    prepared = prepare(workload, purpose_of(claimed.objective if claimed else "latency"))
     check_fits(prepared.measurer.model, plan)
     measurer = prepared.measurer
     try:

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from autoprec.agents.warm_start import cheapest_plan
-from autoprec.envs.space import Goal, Trial, best_trial
+from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
 from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
 from autoprec.fresh import Verdict, plan_cost
 from autoprec.lock import JobRunningError, job_lock
@@ -112,9 +112,7 @@ class TuningJob:
     def _run(self) -> TuneResult:
         self._phase("preparing")
         started = time.perf_counter()
-        purpose: Literal["latency", "throughput"] = (
-            "throughput" if self.settings.objective == "throughput" else "latency"
-        )
+        purpose = purpose_of(self.settings.objective)
         self.prepared = prepare(self._workload, purpose, self.settings.groups, self.settings.exclude)
         self.context_key = self.store.save_context(self.prepared.context)
         if self.job.context_key not in (None, self.context_key):

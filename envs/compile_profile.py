@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoprec.envs.measure import Measurer, relative_error
+from autoprec.comparing import relative_error
+from autoprec.envs.measure import Measurer
 from autoprec.envs.plans import make_plan
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import FORMAT_NAMES

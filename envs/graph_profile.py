@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from autoprec.comparing import relative_error
 from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.features import unit_features
-from autoprec.envs.measure import Measurer, relative_error
+from autoprec.envs.measure import Measurer
 from autoprec.envs.passes import judge_modules
 from autoprec.envs.plans import make_plan
 from autoprec.envs.profile import JUDGED_BATCHES, Profiled

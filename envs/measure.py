@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from autoprec.comparing import relative_error
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
@@ -304,14 +305,6 @@ class Measurer:
                 "are not empty, or define quality(model)"
             )
         return output
-
-
-def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return ‖value - reference‖ ÷ ‖reference‖ (L2 over all elements); infinity for NaN."""
-    scale = torch.linalg.vector_norm(reference.float())
-    error = torch.linalg.vector_norm(value.float() - reference.float())
-    ratio = float(error / scale) if scale > 0 else float(error)
-    return ratio if np.isfinite(ratio) else float("inf")
 
 
 def _whole_ratios(weights: Sequence[float]) -> list[int]:

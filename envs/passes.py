@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from autoprec.apply import swap_modules
-from autoprec.envs.measure import process_state_kept, relative_error
+from autoprec.comparing import relative_error
+from autoprec.envs.measure import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations

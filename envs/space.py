@@ -23,6 +23,7 @@ Assignment = tuple[int, ...]
 """Format index of each unit, in execution order."""
 
 Objective = Literal["latency", "throughput", "memory"]
+Purpose = Literal["latency", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "memory")
 
 FORMAT_NAMES: tuple[str, ...] = tuple(FORMATS)
@@ -106,6 +107,11 @@ class Profile:
         rows = np.arange(len(space.units))
         change = self.bytes[rows, list(assignment)] - self.bytes[rows, list(space.baseline)]
         return self.baseline_bytes + int(change.sum())
+
+
+def purpose_of(objective: str) -> Purpose:
+    """Return which example inputs are timed for an objective: a memory goal times those of latency."""
+    return "throughput" if objective == "throughput" else "latency"
 
 
 @dataclass(frozen=True, slots=True)

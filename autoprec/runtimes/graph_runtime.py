@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from torch import nn
 
 from autoprec.apply import calibration_of
+from autoprec.comparing import relative_error
 from autoprec.errors import CandidateError, RuntimeRefusedError, one_line
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
@@ -324,8 +325,7 @@ def _compare(model: nn.Module, form: Form) -> None:
         for name in form.changed:
             found += flatten(given[name])[1]
         for mine, theirs in zip(found, call.results, strict=True):
-            scale = float(torch.linalg.vector_norm(theirs.float())) or 1.0
-            gap = float(torch.linalg.vector_norm(mine.float() - theirs.float())) / scale
+            gap = relative_error(mine, theirs)
             if not gap <= LARGEST_DIFFERENCE:
                 raise RuntimeRefusedError(
                     f"before any quantisation its outputs differ from the model's by {gap:.2g} "

@@ -48,6 +48,8 @@ class OnnxRuntime(GraphRuntime):
             return Support(Level.REFUSED, "ONNX Runtime's u8×s8 products saturate on processors without VNNI")
         if format_name in (*_INT8, "int4_weight_only", "int4_dynamic"):
             return Support(Level.NATIVE)
+        if format_name in ("fp16", "bf16"):
+            return Support(Level.REFUSED, "ONNX Runtime has no such product: it converts to fp32 and back")
         return Support(Level.REFUSED, "ONNX Runtime has no CPU kernel for it")
 
     def tailored(self, proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto | None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from autoprec.envs.measure import Measurer, process_state_kept, relative_error
+from autoprec.comparing import relative_error
+from autoprec.envs.measure import Measurer, process_state_kept
 from autoprec.envs.plans import as_given, make_plan
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
