@@ -96,8 +96,15 @@ class FreshMeasuring:
         self._done: dict[str, Plan | None] = {}
         self._reason: str | None = None
 
-    def decide(self, trials: Sequence[Trial], progress: Callable[[str, float], None]) -> Verdict:
+    def decide(
+        self, trials: Sequence[Trial], progress: Callable[[str, float], None], *, whole: bool = True
+    ) -> Verdict:
         """Measure the lossless plan, the bound, the best candidates and the front, and decide.
+
+        Args:
+            trials: What was measured in the search.
+            progress: Hears what is measured, and the share that is done.
+            whole: False leaves out all but the lossless plan: of a runtime that was not searched.
 
         Raises:
             CandidateError: Even the plan that changes nothing fails.
@@ -105,6 +112,8 @@ class FreshMeasuring:
         notes: list[str] = []
         progress("best lossless plan", 0.0)
         lossless = self._best_lossless(notes)
+        if not whole:
+            trials = [trial for trial in trials if trial.assignment == self.problem.space.baseline]
         ranked = sorted((t for t in trials if t.meets(self.goal)), key=lambda trial: trial.cost(self.goal))
         holding: list[Plan] = []
         for attempt, trial in enumerate(ranked[:ATTEMPTS]):
@@ -123,7 +132,10 @@ class FreshMeasuring:
         cheapest = cheapest_plan(self.problem)
         failed = any(trial.assignment == cheapest and not trial.ok for trial in trials)
         bounded = (
-            not failed and not self._spent() and self._measured(self._plan(cheapest), "bound") is not None
+            whole
+            and not failed
+            and not self._spent()
+            and self._measured(self._plan(cheapest), "bound") is not None
         )
         front = pareto_front(trials, self.goal)
         picked = (

@@ -158,7 +158,9 @@ class TuningJob:
         self._phase("measuring winners")
         measured = sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id))
         verdicts = {
-            search.name: search.decide(limit, measured, self._time_left(budget, len(searches) - index))
+            search.name: search.decide(
+                limit, measured, self._time_left(budget, len(searches) - index), whole=search in kept
+            )
             for index, search in enumerate(searches)
         }
         winner = min(searches, key=lambda search: _rank(verdicts[search.name], goal))

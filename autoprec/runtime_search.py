@@ -145,7 +145,9 @@ class RuntimeSearch:
         runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
         return median([run.wall_seconds for run in runs if not run.fresh] or [0.0])
 
-    def decide(self, limit: float | None, measured_runs: int, seconds_left: Callable[[], float]) -> Verdict:
+    def decide(
+        self, limit: float | None, measured_runs: int, seconds_left: Callable[[], float], *, whole: bool
+    ) -> Verdict:
         """Measure the winners again; see `FreshMeasuring`."""
         runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
         fresh = FreshMeasuring(
@@ -159,7 +161,9 @@ class RuntimeSearch:
             {run.plan_key: run for run in runs if run.fresh},
             seconds_left,
         )
-        return fresh.decide(self.trials, lambda what, share: self._phase("measuring winners", what, share))
+        return fresh.decide(
+            self.trials, lambda what, share: self._phase("measuring winners", what, share), whole=whole
+        )
 
     def _phase(self, name: str, detail: str, share: float | None) -> None:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"

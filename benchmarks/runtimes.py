@@ -20,6 +20,7 @@ import onnx
 
 from autoprec.api import tune
 from autoprec.envs.measure import FRESH_TIMING
+from autoprec.envs.space import FORMAT_NAMES, Trial
 from autoprec.envs.timing import PairedTiming
 from autoprec.errors import RuntimeRefusedError
 from autoprec.prepare import Prepared, prepare
@@ -59,8 +60,16 @@ def main(
         if kept is not None and kept.evidence is not None:
             speed, over = kept.evidence.speedup, kept.evidence.speedup_over_lossless
             sys.stdout.write(f"{found.name}: {speed.value:.3f}, over its lossless {over and over.value}\n")
-    sys.stdout.write(f"{result.tried} plans measured, {sum(_seconds(result)):.0f} s in all\n")
+    formats = [_formats(trial) for trial in result.trials]
+    best = list(plan.formats.values())
+    place = formats.index(best) + 1 if best in formats else 0
+    sys.stdout.write(f"{result.tried} plans measured, {sum(_seconds(result)):.0f} s in all; ")
+    sys.stdout.write(f"the best was run {place} of the {len(formats)} in its runtime\n")
     save(f"runtimes-{workload}-{objective}", rows)
+
+
+def _formats(trial: Trial) -> list[str]:
+    return [FORMAT_NAMES[k] for k in trial.assignment]
 
 
 def _seconds(result: Any) -> tuple[float, ...]:
