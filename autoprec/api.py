@@ -131,6 +131,8 @@ def best_plan(
     Raises:
         UserError: The workload or the store cannot be used.
     """
+    if runtime not in (None, *RUNTIMES):
+        raise SettingError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}, or None for any")
     if max_quality_drop is not None and not _is_limit(max_quality_drop):
         raise SettingError(
             f"max_quality_drop is {max_quality_drop!r}; best_plan takes an absolute number, 0 or more (0.005)"
@@ -157,7 +159,9 @@ def predict_plan(
     anywhere: bool = False,
     store: str | None = None,
 ) -> Plan | None:
-    """Return the plan that is expected to be best, from what the store holds; `None` where it holds nothing.
+    """Return the plan that is expected to be best, from what the store holds, or `None`.
+
+    `None` where no plan was measured, or the time budget of the jobs was too short for a whole profile.
 
     Nothing is measured: the plan has a prediction in place of evidence, and `check` measures it.
 
@@ -187,12 +191,11 @@ def predict_plan(
         for each in RUNTIMES if runtime is None else settings.runtimes:
             stored = opened.best_plan(**wanted, runtime=each)
             known = None if stored is None else known_of(opened, stored)
-            if known is None or known.template.evidence is None:
+            if known is None:
                 continue
-            evidence = known.template.evidence
-            limit = settings.quality_limit(evidence.quality.baseline)
+            limit = settings.quality_limit(known.evidence.quality.baseline)
             assert limit is not None, "there is no default"
-            goal = Goal(objective, limit, max_bytes=settings.byte_limit(evidence.baseline_bytes))
+            goal = Goal(objective, limit, max_bytes=settings.byte_limit(known.evidence.baseline_bytes))
             predicted.append(predict(known, goal))
     return min(predicted, key=rank_of, default=None)
 

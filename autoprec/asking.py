@@ -10,6 +10,7 @@ from rich.console import Console
 from autoprec.api import best_plan, predict_plan
 from autoprec.errors import SettingError
 from autoprec.plan import Plan
+from autoprec.predicting import SURE
 from autoprec.terminal import interval_text, make_console
 
 
@@ -24,7 +25,9 @@ def run_best(
     *,
     predict: bool,
 ) -> int:
-    """Show the best plan of the store, measured or predicted; return the exit code, 1 where there is none.
+    """Show the best plan of the store, measured or predicted; return the exit code.
+
+    That is 1 where there is none, or none that is expected to keep the limits.
 
     Raises:
         SettingError: An option cannot be used so.
@@ -50,13 +53,17 @@ def run_best(
         )
     if plan is None:
         console.print(
-            f"The store holds nothing for {workload} here; autoprec tune measures it", soft_wrap=True
+            f"The store holds no {'whole profile' if predict else 'such plan'} for {workload} here; "
+            "autoprec tune measures one",
+            soft_wrap=True,
         )
         return 1
+    if plan.prediction is not None and plan.prediction.keeps_limits < SURE:
+        console.print(f"No plan is expected to keep the limits with {SURE:.0%}; the most probable:")
     show_plan(console, plan)
     if out is not None:
         console.print(f"Plan: {plan.save(out)}", soft_wrap=True)
-    return 0
+    return 0 if plan.prediction is None or plan.prediction.keeps_limits >= SURE else 1
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -79,8 +86,9 @@ def show_plan(console: Console, plan: Plan) -> None:
         console.print(
             f"PREDICTED from {expected.runs} measured runs, not measured: "
             f"{interval_text(speed.value, speed.low, speed.high)}, drop {drop.value:.4g} "
-            f"[{drop.low:.4g}, {drop.high:.4g}], {expected.plan_bytes / 1e6:.1f} MB; keeps the limit of "
-            f"{expected.max_quality_drop:.4g} with a probability of {expected.keeps_limit:.0%}. "
+            f"[{drop.low:.4g}, {drop.high:.4g}], {expected.plan_bytes / 1e6:.1f} MB; runs and "
+            f"keeps the limits (drop {expected.max_quality_drop:.4g}) with a probability of "
+            f"{expected.keeps_limits:.0%}. "
             "autoprec check measures it",
             soft_wrap=True,
         )

@@ -10,9 +10,9 @@ from autoprec.apply import check_fits
 from autoprec.envs.measure import FRESH_TIMING, Measurement
 from autoprec.envs.space import purpose_of
 from autoprec.errors import CandidateError
-from autoprec.plan import Plan
+from autoprec.plan import Plan, Prediction
 from autoprec.prepare import Prepared, prepare
-from autoprec.runtimes.available import GRAPH_RUNTIMES
+from autoprec.runtimes.available import GRAPH_RUNTIMES, MODEL_FILE
 
 SPEED_MARGIN = 0.95
 """A claimed speedup holds where the upper end measured here is at least this share of the claim's lower."""
@@ -53,10 +53,14 @@ def check_plan(plan: Plan, workload: Any, folder: Path | None = None) -> CheckRe
     prepared = prepare(workload, purpose_of(claimed.objective if claimed else "latency"))
     check_fits(prepared.measurer.model, plan)
     measurer = prepared.measurer
+    written: Path | None = None
     try:
         prepared.use_runtime(plan.runtime)
-        if plan.runtime in GRAPH_RUNTIMES:
-            prepared.graph_runtime(plan.runtime).written = folder
+        if plan.runtime in GRAPH_RUNTIMES and folder is not None:
+            from autoprec.runtimes.graph_runtime import plan_of_file  # needs packages that are optional
+
+            if plan_of_file(folder / MODEL_FILE) == plan.key:
+                prepared.graph_runtime(plan.runtime).written = written = folder
         measured = measurer.measure(plan, measurer.splits[-1], FRESH_TIMING)
     except CandidateError as error:
         return CheckResult(
@@ -66,8 +70,10 @@ def check_plan(plan: Plan, workload: Any, folder: Path | None = None) -> CheckRe
     holds = None if plan.evidence is None else not reasons
     notes = _differences(plan, prepared)
     if plan.runtime in GRAPH_RUNTIMES:
-        made = "no model file lies beside the plan, so one was made from it"
-        notes = (made if folder is None else f"the model file in {folder} is what was measured", *notes)
+        lies = "no model file lies" if folder is None else f"the {MODEL_FILE} that lies"
+        other = "" if folder is None else " was not written for it"
+        made = f"{lies} beside the plan{other}, so one was made from the plan"
+        notes = (made if written is None else f"the model file in {written} is what was measured", *notes)
     claim, timing = plan.evidence, measured.timing
     assert timing is not None, "a plan of native formats is always timed"
     if claim is None or claim.objective == "memory":
@@ -104,20 +110,21 @@ def _broken_claims(plan: Plan, measured: Measurement, baseline_quality: float) -
 
 
 def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
-    claim = plan.evidence
+    claim = plan.evidence or plan.prediction
+    notes = []
     if claim is None:
-        if (expected := plan.prediction) is not None:
-            speed, drop = expected.speedup, expected.quality_drop
-            return (
-                "the plan was predicted, not measured: "
-                f"{speed.value:.2f}x ({speed.low:.2f} to {speed.high:.2f}), "
-                f"drop {drop.value:.4g} ({drop.low:.4g} to {drop.high:.4g})",
-            )
         return ("the plan carries no evidence, so there is no claim to hold it to",)
+    if isinstance(claim, Prediction):
+        speed, drop = claim.speedup, claim.quality_drop
+        notes.append(
+            "the plan was predicted, not measured: "
+            f"{speed.value:.2f}x ({speed.low:.2f} to {speed.high:.2f}), "
+            f"drop {drop.value:.4g} ({drop.low:.4g} to {drop.high:.4g})"
+        )
     known = plan.runtime in prepared.measurer.runtimes  # or it is not installed here
     here = (prepared.context_for(plan.runtime) if known else prepared.context).device
     there = claim.device
-    notes = []
+    metric = claim.metric if isinstance(claim, Prediction) else claim.quality.metric
     if (here.name, here.capability) != (there.name, there.capability):
         notes.append(f"measured on {there.name} ({there.capability}); here: {here.name} ({here.capability})")
     if here.threads != there.threads:
@@ -126,8 +133,8 @@ def _differences(plan: Plan, prepared: Prepared) -> tuple[str, ...]:
         notes.append(f"measured with {there.versions}; here: {here.versions}")
     if claim.weights != prepared.weights:
         notes.append("the weights differ from those it was measured with")
-    if claim.quality.metric != prepared.loaded.quality_name:
-        notes.append(f"quality was {claim.quality.metric}; here: {prepared.loaded.quality_name}")
+    if metric != prepared.loaded.quality_name:
+        notes.append(f"quality was {metric}; here: {prepared.loaded.quality_name}")
     if claim.shapes != prepared.context.shapes:
         notes.append(f"measured at {'; '.join(claim.shapes)}; here: {'; '.join(prepared.context.shapes)}")
     return tuple(notes)

@@ -21,6 +21,7 @@ from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
 from autoprec.runtime_search import JobParts, RuntimeSearch
+from autoprec.runtimes.available import MODEL_FILE
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
 from autoprec.store.records import Job
 from autoprec.store.store import Store
@@ -31,6 +32,8 @@ EXPLORED = 0.5
 """Share of the search in which every runtime that may win gets its part; the best then gets the rest."""
 HOPELESS = 0.98
 """A runtime is searched only where its cheapest plan costs at most this share of another's lossless one."""
+FEW_RUNS = 8
+"""A runtime whose part of the time holds fewer runs is left out where another's take half as long."""
 OPTIMISM = 0.85
 """Share of what the profile expects a runtime's cheapest plan to cost that it may turn out to cost."""
 
@@ -150,7 +153,8 @@ class TuningJob:
         self._phase("searching")
         self._search_started, self._runs_before = started, len(self._trials)
         self._tell(goal, budget)
-        kept = self._scout(searches)
+        dropped = self._scout(searches, budget)
+        kept = [search for search in searches if search.name not in dropped]
         self._search(kept, goal, budget)
         searching = time.perf_counter() - started
 
@@ -200,7 +204,10 @@ class TuningJob:
                 fresh=time.perf_counter() - started,
             ),
             runtimes=(
-                *(_outcome(search, verdicts[search.name], search in kept) for search in searches),
+                *(
+                    _outcome(search, verdicts[search.name], dropped.get(search.name, ""))
+                    for search in searches
+                ),
                 *(RuntimeOutcome(name, None, None, 0, 0.0, reason) for name, reason in refused.items()),
             ),
             artefacts=artefacts,
@@ -224,21 +231,34 @@ class TuningJob:
             raise SettingError(f"runtime {name} cannot run this workload: {reason}")
         return searches, refused
 
-    def _scout(self, searches: list[RuntimeSearch]) -> list[RuntimeSearch]:
-        """Measure what each runtime offers and return those that may win."""
+    def _scout(self, searches: list[RuntimeSearch], budget: Budget) -> dict[str, str]:
+        """Measure what each runtime offers and return those that cannot win, with the reason."""
         if len(searches) == 1:
-            return searches
+            return {}
         lossless = {search.name: search.scout(search.problem.space.baseline) for search in searches}
 
-        def may_win(search: RuntimeSearch) -> bool:
+        quickest = min(search.run_seconds() for search in searches)
+        part = EXPLORED * max(0.0, (self._end_of(budget, 1.0) or math.inf) - self.elapsed) / len(searches)
+
+        def hopeless(search: RuntimeSearch) -> str:
             if lossless[search.name] <= min(lossless.values()):
-                return True
+                return ""
+            if math.isinf(lossless[search.name]):
+                return "its plan without loss failed"
+            took = search.run_seconds()
+            if took > 2 * quickest and FEW_RUNS * took > part:
+                return f"a run of it takes {took:.0f} s, of which too few fit the time budget"
             enough = HOPELESS * min(cost for name, cost in lossless.items() if name != search.name)
             cheapest = cheapest_plan(search.problem)
             # What is far from enough by the profile is not worth a run to be told so.
-            return OPTIMISM * search.expected_cost(cheapest) < enough and search.scout(cheapest) < enough
+            if OPTIMISM * search.expected_cost(cheapest) >= enough:
+                return "by its profile, no plan of it is better than another's without loss"
+            if search.scout(cheapest) >= enough:
+                return "without any limit on quality it is no better than another without loss"
+            return ""
 
-        return [search for search in searches if may_win(search)]
+        found = {search.name: hopeless(search) for search in searches}
+        return {name: reason for name, reason in found.items() if reason}
 
     def _search(self, searches: list[RuntimeSearch], goal: Goal, budget: Budget) -> None:
         """Share half of what is left of the budget among the runtimes; the leader then gets the rest."""
@@ -285,7 +305,11 @@ class TuningJob:
 
     def _write_artefacts(self, plan: Plan) -> tuple[Path, ...]:
         """Write the files that run the plan without this package into the directory for results."""
-        if self.out is None or plan.runtime in MODULE_RUNTIMES:
+        if self.out is None:
+            return ()
+        for name in (MODEL_FILE, f"{MODEL_FILE}.data", *(f"model-{n}.onnx" for n in range(2, 10))):
+            (self.out / name).unlink(missing_ok=True)  # an earlier job's: they would pass for this one's
+        if plan.runtime in MODULE_RUNTIMES:
             return ()
         with self.prepared.measurer.executable(plan) as executable:
             return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())
@@ -346,7 +370,6 @@ def _rank(verdict: Verdict, goal: Goal) -> tuple[bool, float]:
     return verdict.best is None, plan_cost(verdict.best or verdict.lossless, goal)
 
 
-def _outcome(search: RuntimeSearch, verdict: Verdict, searched: bool) -> RuntimeOutcome:
-    reason = "" if searched else "without any limit on quality it is no faster than another without loss"
+def _outcome(search: RuntimeSearch, verdict: Verdict, reason: str) -> RuntimeOutcome:
     trials, seconds = len(search.trials), search.run_seconds()
     return RuntimeOutcome(search.name, verdict.best, verdict.lossless, trials, seconds, reason)

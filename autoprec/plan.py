@@ -5,6 +5,7 @@ Plans are data, never code. This module needs pydantic only, so that a tool with
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -68,7 +69,18 @@ class ModulePlan(_Model):
     operation: Literal["linear", "conv2d", "embedding"]
     implementation: Name
     input_range: tuple[Finite, Finite] | None = None
-    smoothing: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] | None = None
+    smoothing: Annotated[str, Field(max_length=2**20)] | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> ModulePlan:
+        if self.smoothing is not None:
+            if self.input_range is None:
+                raise ValueError("smoothing stands without an input_range")
+            try:
+                base64.b64decode(self.smoothing, validate=True)
+            except ValueError as error:
+                raise ValueError(f"smoothing is not base64: {error}") from None
+        return self
 
 
 class UnitPlan(_Model):
@@ -165,20 +177,30 @@ class Prediction(_Model):
     """What is expected of a plan that was not measured, from the measured runs of others.
 
     Attributes:
+        metric: What quality means.
+        weights: Fingerprint of the weights of the model whose runs they are.
+        shapes: The inputs that were timed, in words.
+        device: Where those runs were measured.
         objective: What was asked for.
         max_quality_drop: The limit on the drop that was asked for, absolute.
         speedup: Expected, with an interval of 95%.
         quality_drop: Expected, with an interval of 95%.
-        keeps_limit: Probability that the drop, measured, keeps the limit.
+        max_bytes: The limit on bytes that was asked for, if any.
+        keeps_limits: Probability that the plan runs and, measured, keeps the limits.
         plan_bytes: Bytes held; exact but for what the runtime adds.
         runs: Measured runs that it stands on.
     """
 
+    metric: Name
+    weights: Name
+    shapes: tuple[str, ...]
+    device: Device
     objective: Literal["latency", "throughput", "memory"]
     max_quality_drop: Finite
+    max_bytes: Annotated[int, Field(ge=0)] | None
     speedup: Interval
     quality_drop: Interval
-    keeps_limit: Annotated[float, Field(ge=0, le=1)]
+    keeps_limits: Annotated[float, Field(ge=0, le=1)]
     plan_bytes: Annotated[int, Field(ge=0)]
     runs: Annotated[int, Field(ge=0)]
 
@@ -217,7 +239,7 @@ class Plan(_Model):
 
     @property
     def key(self) -> str:
-        """Digest of what the plan makes a model do: module, format, implementation and input range."""
+        """Digest of what the plan makes a model do: module, format, implementation and calibration."""
         rows = sorted(
             (module.path, unit.format, module.implementation, module.input_range, module.smoothing)
             for unit in self.units

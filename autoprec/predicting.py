@@ -18,7 +18,7 @@ from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Profile, SearchS
 from autoprec.envs.surrogate import Surrogate
 from autoprec.execute import trial_of
 from autoprec.kernels.calibration import Calibrations, calibrations_from_data
-from autoprec.plan import Interval, Plan, Prediction
+from autoprec.plan import Evidence, Interval, Plan, Prediction
 from autoprec.store.records import StoredPlan
 from autoprec.store.store import Store
 
@@ -34,6 +34,7 @@ class Known:
 
     Attributes:
         template: A plan of its units.
+        evidence: That plan's: where and on what the runs were measured.
         runtime: What executes its plans.
         space: Every format that runs natively.
         profile: Of its units.
@@ -42,6 +43,7 @@ class Known:
     """
 
     template: Plan
+    evidence: Evidence
     runtime: str
     space: SearchSpace
     profile: Profile
@@ -53,7 +55,10 @@ def known_of(store: Store, stored: StoredPlan) -> Known | None:
     """Return what the store holds for the context of a plan, or `None` where its profile is gone."""
     template = Plan.from_json(stored.plan, source=f"plan {stored.id} of the store")
     names = [unit.name for unit in template.units]
+    assert template.evidence is not None, "the store takes no plan without"
     for payload in store.profiles(stored.context_key):
+        if "calibrations" not in payload:
+            continue  # an earlier version's
         landscape = Landscape.from_data(payload["landscape"], "stored profile")
         if list(landscape.space.units) != names:
             continue
@@ -61,13 +66,15 @@ def known_of(store: Store, stored: StoredPlan) -> Known | None:
         # What one goal had left out as beaten may be what another asks for.
         space = SearchSpace(landscape.space.units, ~np.isnan(profile.time), landscape.space.baseline)
         trials: dict[Assignment, Trial] = {}
-        for run in store.context_runs(stored.context_key):
+        for run in store.context_runs(stored.context_key, stored.job_id):
             assignment = assignment_of(run.formats)
             if space.feasible(assignment):
                 trials[assignment] = trial_of(run, assignment)
         runtime = store.context(stored.context_key).device.runtime
         calibrations = calibrations_from_data(payload["calibrations"])
-        return Known(template, runtime, space, profile, calibrations, tuple(trials.values()))
+        return Known(
+            template, template.evidence, runtime, space, profile, calibrations, tuple(trials.values())
+        )
     return None
 
 
@@ -76,7 +83,7 @@ def rank_of(plan: Plan) -> tuple[bool, float]:
     assert plan.prediction is not None
     found = plan.prediction
     cost = float(found.plan_bytes) if found.objective == "memory" else 1 / found.speedup.value
-    return found.keeps_limit < SURE, cost if found.keeps_limit >= SURE else -found.keeps_limit
+    return found.keeps_limits < SURE, cost if found.keeps_limits >= SURE else -found.keeps_limits
 
 
 def predict_plan(known: Known, goal: Goal, seed: int = 0) -> Plan:
@@ -104,11 +111,16 @@ def predict_plan(known: Known, goal: Goal, seed: int = 0) -> Plan:
         known.runtime,
     )
     prediction = Prediction(
+        metric=known.evidence.quality.metric,
+        weights=known.evidence.weights,
+        shapes=known.evidence.shapes,
+        device=known.evidence.device,
         objective=goal.objective,
         max_quality_drop=goal.max_quality_drop,
+        max_bytes=goal.max_bytes,
         speedup=Interval(value=1 / time, low=1 / (time + spread), high=1 / max(time - spread, 0.1 * time)),
         quality_drop=Interval(value=drop, low=drop - wide, high=drop + wide),
-        keeps_limit=float(np.clip(sure[best], 0.0, 1.0)),
+        keeps_limits=float(np.clip(sure[best], 0.0, 1.0)),
         plan_bytes=int(expected.bytes[best]),
         runs=len(trials),
     )

@@ -19,7 +19,7 @@ from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
-from autoprec.envs.profile import Profiled, profile_workload
+from autoprec.envs.profile import LATE, REFINING, Profiled, profile_workload
 from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
 from autoprec.envs.surrogate import Surrogate
@@ -296,8 +296,9 @@ class RuntimeSearch:
         """Leave out a kernel for which there is no time, or that took the process down."""
         parts = self._parts
         if parts.elapsed() > self._profile_until:
-            late.append(what)
-            yield "the time budget ended before it was profiled"
+            if not what.startswith(REFINING):
+                late.append(what)
+            yield LATE
             return
         place = (parts.job_id, self.context_key, f"profile {what}")
         attempts = parts.store.begin_run(*place, fresh=False)

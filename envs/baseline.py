@@ -43,6 +43,8 @@ def observe_baseline(
         channels = statistics[siblings[0].path].channels
         assert channels is not None
         weights = [model.get_submodule(module.path).weight for module in siblings]
+        if not all(bool(torch.isfinite(each).all()) for each in (*channels, *weights)):  # type: ignore[arg-type]
+            continue  # formats that smooth are refused there
         smooth = smoothed(*channels, weights)  # type: ignore[arg-type]
         for module in siblings:
             calibrations[module.path] = replace(calibrations[module.path], smooth=smooth)

@@ -22,7 +22,7 @@ from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
 from autoprec.envs.passes import judge_modules
 from autoprec.envs.plans import make_plan
-from autoprec.envs.profile import JUDGED_BATCHES, Profiled
+from autoprec.envs.profile import JUDGED_BATCHES, LATE, REFINING, Profiled
 from autoprec.envs.space import FORMAT_NAMES, Objective, Profile
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
@@ -84,14 +84,20 @@ def profile_graph(
 
     with _whole_model(measurer, plan("", ())) as base:
         table = _Table(measurer, units, found.shares, base)
-        for name, kinds in table.possible(runtime, missing).items():
+        kinds = table.possible(runtime, missing)
+        for name, units_of in kinds.items():
             progress(name, FORMAT_NAMES.index(name) / len(FORMAT_NAMES))
+            with guard(f"{runtime.name} {name}") as refused:
+                change = refused or table.compare(plan(name, [u for chosen in units_of for u in chosen]))
+            table.roughly(name, units_of, change, keep_slow=objective == "memory")
 
-            def compare(chosen: Sequence[int], name: str = name) -> _Change | str:
-                with guard(f"{runtime.name} {name} {len(chosen)} from {units[chosen[0]].name}") as refused:
-                    return refused or table.compare(plan(name, chosen))
+        def compare(name: str, chosen: Sequence[int]) -> _Change | str:
+            progress(f"{name} by kind", 1.0)
+            with guard(f"{REFINING} {runtime.name} {name} from {units[chosen[0]].name}") as refused:
+                return refused or table.compare(plan(name, chosen))
 
-            table.fill(name, kinds, compare, keep_slow=objective == "memory")
+        table.refine(kinds, compare)
+        table.smooth(kinds)
     judged = batches[: max(JUDGED_BATCHES, len(measurer.examples))]
     _judge(measurer, discovery, np.isfinite(table.time), found.calibrations, judged, table.error)
     features = unit_features(
@@ -134,6 +140,7 @@ class _Table:
         self._base = base
         self._whole = 1 / measurer.time(None, base, TIMING).ratio
         self._together: dict[str, _Change] = {}
+        self._failed: list[str] = []
         shape = len(units), len(FORMAT_NAMES)
         self.own = [FORMAT_NAMES.index(unit.baseline) for unit in units]
         self.time, self.error = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -168,43 +175,49 @@ class _Table:
         except CandidateError as failure:
             return str(failure)
 
-    def fill(
-        self,
-        name: str,
-        kinds: Sequence[list[int]],
-        compare: Callable[[Sequence[int]], _Change | str],
-        *,
-        keep_slow: bool,
+    def roughly(
+        self, name: str, kinds: Sequence[list[int]], change: _Change | str, *, keep_slow: bool
     ) -> None:
-        """Fill in a format: first all of its units together, then, where that is worth it, kind by kind."""
+        """Fill in a format from what changes where all of its units take it: each has its part of that."""
         everything = [u for chosen in kinds for u in chosen]
-        together = compare(everything)
-        if isinstance(together, _Change):
-            if together.time > TOO_SLOW - 1 and not keep_slow:
-                slower = (
-                    f"the whole model is {1 + together.time:.2f} times slower in it than in its own formats"
-                )
-                self._refuse(name, everything, slower)
-                return
-            self._together[name] = together
+        if isinstance(change, str):
+            self._refuse(name, everything, change)
+            if change != LATE and len(kinds) > 1:
+                self._failed.append(name)
+        elif change.time > TOO_SLOW - 1 and not keep_slow:
+            slower = f"the whole model is {1 + change.time:.2f} times slower in it than in its own formats"
+            self._refuse(name, everything, slower)
+        else:
+            self._together[name] = change
+            for chosen in kinds:
+                self._add(name, chosen, self._part(change, chosen, everything))
+
+    def refine(
+        self, kinds: dict[str, list[list[int]]], compare: Callable[[str, Sequence[int]], _Change | str]
+    ) -> None:
+        """Measure kind by kind, the most promising formats first, as long as there is time."""
+        plain = [name for name in self._together if not FORMATS[name].smooth and len(kinds[name]) > 1]
+        for name in [*self._failed, *sorted(plain, key=lambda name: self._together[name].time)]:
+            for chosen in kinds[name]:
+                if self._weight(chosen) < SMALL and name not in self._failed:
+                    continue
+                change = compare(name, chosen)
+                if change == LATE:
+                    return
+                if isinstance(change, str):
+                    self._refuse(name, chosen, change)
+                else:
+                    self._add(name, chosen, change)
+
+    def smooth(self, kinds: dict[str, list[list[int]]]) -> None:
+        """Fill in formats that smooth from those that do not: what it adds is small and alike everywhere."""
+        for name, together in self._together.items():
             plain = FORMATS[name].unsmoothed
             if plain != name and plain in self._together:
-                # What smoothing adds is small and alike everywhere: one comparison tells it.
+                timed = np.isfinite(self.time[:, FORMAT_NAMES.index(plain)])
+                everything = [u for chosen in kinds[name] for u in chosen if timed[u]]
                 added = _Change(together.time - self._together[plain].time, together.bytes)
                 self._add(name, everything, added, plain)
-                return
-            if len(kinds) == 1:
-                self._add(name, everything, together)
-                return
-        for chosen in kinds:
-            if self._weight(chosen) < SMALL and isinstance(together, _Change):
-                change: _Change | str = self._part(together, chosen, everything)
-            else:
-                change = compare(chosen)
-            if isinstance(change, _Change):
-                self._add(name, chosen, change)
-            else:
-                self._refuse(name, chosen, change)
 
     def _weight(self, chosen: Sequence[int]) -> float:
         """Return the share of units in the time of a run."""

@@ -91,7 +91,7 @@ def observe_inputs(
                 (float(low), float(high), float(value.float().std(correction=0)))
             )
             if isinstance(module, nn.Linear):
-                least, most = torch.aminmax(value.float().flatten(0, -2), dim=0)
+                least, most = torch.aminmax(value.float().reshape(-1, value.shape[-1]), dim=0)
                 if path in channels:
                     least = torch.minimum(least, channels[path][0])
                     most = torch.maximum(most, channels[path][1])

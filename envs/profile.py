@@ -39,6 +39,10 @@ from autoprec.plan import EAGER, Plan
 
 KEEP_MARGIN = 0.03
 """A kernel must save this share of a module's time to replace it in its own format: less is noise."""
+LATE = "the time budget ended before it was profiled"
+"""Why a guard leaves out a pass for which there is no time."""
+REFINING = "refined"
+"""First word of a pass without which there is a rougher figure."""
 JUDGED_BATCHES = 4
 """Batches on which local errors are judged, beyond which only examples are: each costs one run of the
 baseline for every kernel."""

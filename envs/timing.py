@@ -69,6 +69,8 @@ def time_pairs(a: Callable[[], object], b: Callable[[], object], settings: Timin
         slowest = max(_sample(a, 1), _sample(b, 1))
         if time.perf_counter() - started > settings.max_seconds / 4:
             break
+    if slowest < 4 * settings.min_sample_seconds:  # the first calls may have been cold
+        slowest = max(_sample(a, 1), _sample(b, 1))
     calls = max(1, int(np.ceil(settings.min_sample_seconds / max(slowest, 1e-7))))
     blocks: list[tuple[float, float]] = []
     started = time.perf_counter()

@@ -9,6 +9,7 @@ whole model stays one graph that calls the kernel as PyTorch does.
 from __future__ import annotations
 
 import itertools
+import threading
 from abc import abstractmethod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,6 +21,7 @@ from autoprec.kernels.registry import FormatModule
 
 _MODULES: WeakValueDictionary[int, OpaqueModule] = WeakValueDictionary()
 """What the operator computes with: a graph holds numbers and tensors only."""
+_LOCK = threading.Lock()
 
 
 class OpaqueModule(FormatModule):
@@ -35,8 +37,9 @@ class OpaqueModule(FormatModule):
         """Let compiled graphs call the kernel as a whole."""
         # The smallest free number: a plan that is built again has the same graph, which inductor then finds
         # in its cache.
-        self.handle = next(number for number in itertools.count() if number not in _MODULES)
-        _MODULES[self.handle] = self
+        with _LOCK:
+            self.handle = next(number for number in itertools.count() if number not in _MODULES)
+            _MODULES[self.handle] = self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

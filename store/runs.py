@@ -111,14 +111,33 @@ class RunStore:
 
         return self._db.read(body)
 
-    def context_runs(self, context_key: str) -> list[Run]:
-        """Return the runs of a context from every job's search, in the order in which they were measured."""
+    def context_runs(self, context_key: str, job_id: str) -> list[Run]:
+        """Return the runs of a context from the searches of all jobs with the same units as one job.
+
+        In the order in which they were measured; failed ones count for `FAILURE_LIFETIME`.
+
+        Raises:
+            StoreError: There is no such job.
+        """
         query = (
-            select(RunRow)
-            .where(RunRow.context_key == context_key, RunRow.split == "search", RunRow.fresh.is_(False))
+            select(RunRow, JobRow.settings)
+            .join(JobRunRow, JobRunRow.run_id == RunRow.id)
+            .join(JobRow, JobRow.id == JobRunRow.job_id)
+            .where(
+                RunRow.context_key == context_key,
+                RunRow.split == "search",
+                RunRow.fresh.is_(False),
+                or_(RunRow.status == "ok", RunRow.measured_at > utc_now() - FAILURE_LIFETIME),
+            )
             .order_by(RunRow.id)
         )
-        return self._db.read(lambda session: [row.record() for row in session.scalars(query)])
+
+        def body(session: Session) -> list[Run]:
+            wanted = _units_of(self._db.get(session, JobRow, job_id).settings)
+            found = {row.id: row for row, settings in session.execute(query) if _units_of(settings) == wanted}
+            return [row.record() for row in found.values()]
+
+        return self._db.read(body)
 
     def find_run(self, context_key: str, plan_key: str, *, split: Split = "search") -> Run | None:
         """Return the newest run of a plan in a context from any job; never a fresh one.
@@ -186,6 +205,11 @@ class RunStore:
     def _link(self, session: Session, job_id: str, run_id: int, searcher: str, *, cached: bool) -> None:
         values = {"job_id": job_id, "run_id": run_id, "searcher": searcher, "cached": cached}
         self._db.insert_new(session, JobRunRow, values, "job_id", "run_id")
+
+
+def _units_of(settings: dict[str, Any]) -> tuple[object, object]:
+    """Return the settings that decide what a unit is: a run's formats are in the order of its job's units."""
+    return settings.get("groups"), settings.get("exclude")
 
 
 def _attempts(job_id: str, context_key: str, plan_key: str, fresh: bool) -> list[ColumnElement[bool]]:

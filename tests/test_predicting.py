@@ -1,6 +1,7 @@
 """Plans of the store, measured and predicted, from Python and on the command line."""
 
 import pytest
+import torch
 from commands import TINY, command, write
 
 import autoprec
@@ -65,14 +66,17 @@ def test_no_plan_is_predicted_where_nothing_was_measured(tuned, tmp_path):
 
 def test_the_command_asks_the_store(tuned, tmp_path):
     folder, _ = tuned
-    code, out, err = command(folder, "plans", "best", "mine.py:Tiny", "--max-quality-drop", "0.5")
+
+    def ask(*arguments):
+        # Plans count for as many threads as they were measured with.
+        return command(folder, "plans", "best", *arguments, OMP_NUM_THREADS=str(torch.get_num_threads()))
+
+    code, out, err = ask("mine.py:Tiny", "--max-quality-drop", "0.5")
     assert (code, err) == (0, "") and "measured" in out and "PREDICTED" not in out
-    code, out, err = command(
-        folder, "plans", "best", "mine.py:Tiny", "--max-quality-drop", "1%", "--predict", "--out", "p.json"
-    )
+    code, out, err = ask("mine.py:Tiny", "--max-quality-drop", "1%", "--predict", "--out", "p.json")
     assert (code, err) == (0, "") and "PREDICTED" in out and "probability" in out
     assert Plan.load(folder / "p.json").prediction is not None
-    code, out, err = command(folder, "plans", "best", "mine.py:Tiny", "--predict")
+    code, out, err = ask("mine.py:Tiny", "--predict")
     assert (code, out) == (2, "") and "needs --max-quality-drop" in err
-    code, out, err = command(folder, "plans", "best", "mine.py:Tiny", "--max-quality-drop", "1%")
+    code, out, err = ask("mine.py:Tiny", "--max-quality-drop", "1%")
     assert (code, out) == (2, "") and "absolute number" in err

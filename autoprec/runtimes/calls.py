@@ -20,8 +20,8 @@ from autoprec.runtimes.structure import Structure, build, describe, difference, 
 
 KEPT = 4
 """Calls of a form whose results are kept, to compare its graph with."""
-MOST_CALLS = 64
-"""Calls of a form, distinct in shape, whose tensors are kept."""
+MOST_BYTES = 2**26
+"""Bytes of arguments of a form that are kept beyond those calls, to export from the largest shapes."""
 MOST_FORMS = 8
 """Each costs an export. A model called in more ways probably gets a number that counts up."""
 
@@ -170,6 +170,7 @@ class _Watched:
     """A form while it is watched."""
 
     timed: bool
+    bytes: int = 0
     shapes: set[tuple[torch.Size, ...]] = field(default_factory=set)
     calls: list[Call] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
@@ -244,7 +245,9 @@ class _Watcher:
         copies = None
         if shapes not in watched.shapes:
             watched.shapes.add(shapes)
-            if len(watched.calls) < MOST_CALLS:
+            size = sum(tensor.nbytes for tensor in tensors)
+            if len(watched.calls) < KEPT or watched.bytes + size <= MOST_BYTES:
+                watched.bytes += size
                 copies = tuple(tensor.detach().clone() for tensor in tensors)
         self._now = structure, given, tensors, copies
 

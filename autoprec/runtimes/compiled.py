@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +13,13 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
-from torch.utils import _pytree as pytree
 
 from autoprec.errors import CandidateError, RuntimeRefusedError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import COMPILE, Plan
 from autoprec.runtimes.eager import EagerExecutable, converted_copy
 from autoprec.runtimes.runtime import Runtime
+from autoprec.runtimes.structure import flatten
 
 Shapes = tuple[torch.Size, ...]
 
@@ -47,8 +48,10 @@ class CompileRuntime(Runtime):
 
     @property
     def versions(self) -> dict[str, str]:
-        """See `Runtime.versions`."""
-        return {}
+        """See `Runtime.versions`: the C++ compiler decides speed."""
+        from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
+
+        return {"c++": get_compiler_version_info(get_cpp_compiler()).splitlines()[0].strip()}
 
     def build(self, model: nn.Module, plan: Plan) -> CompiledExecutable:
         """See `Runtime.build`: everything that the timed runs need is compiled here.
@@ -175,14 +178,17 @@ class _CompiledForward:
         """
         with torch.inference_mode(False), torch.no_grad():
             timed = _shapes(args, kwargs) in self._timed
-            if any(_is_odd(tensor, views=not timed) for tensor in _tensors((args, kwargs))):
-                args, kwargs = pytree.tree_map_only(Tensor, torch.clone, (args, kwargs))
+            # Containers stay the caller's own: a model may change what they hold.
+            args = tuple(_usual(value, views=not timed) for value in args)
+            kwargs = {name: _usual(value, views=not timed) for name, value in kwargs.items()}
             try:
-                if timed:
-                    return self._static(*args, **kwargs)
-                # Or numbers of the model (an epsilon) would be dynamic too, until inductor gives up on that.
-                with torch._dynamo.config.patch(specialize_float=True):
-                    return self._dynamic(*args, **kwargs)
+                # Beyond the limit dynamo would run the model as it is, and say nothing.
+                with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+                    if timed:
+                        return self._static(*args, **kwargs)
+                    # Or numbers of the model (an epsilon) would be dynamic too, until inductor gives up.
+                    with torch._dynamo.config.patch(specialize_float=True):
+                        return self._dynamic(*args, **kwargs)
             except TorchDynamoException as error:
                 raise _failure(error) from error
 
@@ -219,6 +225,8 @@ def _try_compiler() -> None:
         raise
     except CandidateError as error:  # such as what inductor makes of a compiler that says nothing of itself
         raise RuntimeRefusedError(f"{error}; {_INSTALL}") from error
+    except Exception as error:  # such as a cache folder that cannot be written
+        raise RuntimeRefusedError(f"torch.compile does not work here: {one_line(error)}") from error
     finally:
         torch._dynamo.reset()
 
@@ -251,12 +259,16 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from _tensors(item)
+    elif hasattr(value, "__dict__"):  # a key-value cache
+        with contextlib.suppress(RuntimeRefusedError):
+            yield from flatten(value)[1]
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shapes:
     return tuple(tensor.shape for tensor in _tensors((args, kwargs)))
 
 
-def _is_odd(tensor: Tensor, *, views: bool) -> bool:
-    """Say whether an input would be compiled for anew: made in inference mode, or (dynamic graphs) a view."""
-    return tensor.is_inference() or (views and tensor._is_view())
+def _usual(value: Any, *, views: bool) -> Any:
+    """Return a copy of a tensor that would be compiled for anew: of inference mode, or (`views`) a view."""
+    odd = isinstance(value, Tensor) and (value.is_inference() or (views and value._is_view()))
+    return value.clone() if odd else value

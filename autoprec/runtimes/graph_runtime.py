@@ -27,12 +27,14 @@ from autoprec.runtimes.onnx_export import export_graph
 from autoprec.runtimes.probe import Probe
 from autoprec.runtimes.runtime import Executable, Runtime
 from autoprec.runtimes.structure import build, flatten, places
-from autoprec.runtimes.weight_file import WeightFile, weight_bytes
+from autoprec.runtimes.weight_file import WeightFile, check_places, weight_bytes
 
 Ran = Callable[[str, Sequence[str], str], str]
 """From a module's path, the names of its nodes in the exported graph and the format asked for, the format
 that was found in the graph that was built."""
 
+PLAN_KEY = "autoprec.plan"
+"""Entry of a written graph's metadata: the key of its plan."""
 LARGEST_DIFFERENCE = 1e-3
 """Relative L2 difference of an exported fp32 graph's outputs beyond which the runtime is refused."""
 
@@ -125,7 +127,7 @@ class GraphRuntime(Runtime):
     @property
     def versions(self) -> dict[str, str]:
         """See `Runtime.versions`."""
-        return {self.name: version(self.name)}
+        return {name: version(name) for name in (self.name, "onnx", "onnx-ir", "onnxscript")}
 
     @property
     def exported(self) -> Exported:
@@ -172,12 +174,18 @@ class GraphRuntime(Runtime):
             RuntimeRefusedError: The model cannot run here; says why.
         """
         exported = self.exported
-        executable = self._build(exported, ())
         try:
-            for form in exported.calls.forms:
-                _compare(executable.model, form)
-        finally:
-            executable.close()
+            self._compare(exported)
+        except Exception as error:
+            plain = self._export.get()
+            if exported is plain:
+                raise _refusal_of(error) from error
+            # What was tailored may be at fault: without it the runtime is slower and no less right.
+            self._exported = exported = plain
+            try:
+                self._compare(exported)
+            except Exception as again:
+                raise _refusal_of(again) from again
         missing: dict[str, str] = {}
         for editor in exported.editors:
             missing |= editor.exported.missing
@@ -185,9 +193,22 @@ class GraphRuntime(Runtime):
 
     def build(self, model: nn.Module, plan: Plan) -> Executable:
         """See `Runtime.build`: `model` is the one that was exported."""
-        return self._build(self.exported, plan.units)
+        return self._build(self.exported, plan.units, plan.key)
 
-    def _build(self, exported: Exported, units: Sequence[UnitPlan]) -> GraphExecutable:
+    def _compare(self, exported: Exported) -> None:
+        """Compare the fp32 graphs with the model as it came.
+
+        Raises:
+            RuntimeRefusedError: They differ; or whatever the runtime raises.
+        """
+        executable = self._build(exported, (), "")
+        try:
+            for form in exported.calls.forms:
+                _compare(executable.model, form)
+        finally:
+            executable.close()
+
+    def _build(self, exported: Exported, units: Sequence[UnitPlan], plan_key: str) -> GraphExecutable:
         formats = {module.path: unit.format for unit in units for module in unit.modules}
         calibrations = {module.path: calibration_of(module) for unit in units for module in unit.modules}
         written = None if self.written is None else [self.written / name for name in exported.file_names]
@@ -216,7 +237,7 @@ class GraphRuntime(Runtime):
                 found[path] = ran(path, known, formats[path]), self.name
             return run, found
 
-        return GraphExecutable(exported, graphs, load)
+        return GraphExecutable(exported, graphs, load, plan_key)
 
     @abstractmethod
     def start(self, file: Path) -> tuple[RunGraph, Ran]:
@@ -237,6 +258,7 @@ class GraphExecutable(Executable):
         graphs: Its graph in each form.
         load: From the index of a form, what runs its graph, and module path to (format, implementation) of
             the modules that run in it.
+        plan_key: `Plan.key` of the plan, which its files name.
 
     Raises:
         CandidateError: A graph cannot be loaded.
@@ -247,9 +269,11 @@ class GraphExecutable(Executable):
         exported: Exported,
         graphs: Sequence[onnx.ModelProto],
         load: Callable[[int], tuple[RunGraph, dict[str, tuple[str, str]]]],
+        plan_key: str,
     ) -> None:
         forms = exported.calls.forms
         self._graphs = graphs
+        self._plan_key = plan_key
         self._names = exported.file_names
         self._weights = exported.weights
         self._load_graph = load
@@ -296,7 +320,7 @@ class GraphExecutable(Executable):
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="autoprec-")
             graphs = dict(zip(self._names, self._graphs, strict=True))
-            self._files = self._weights.write(graphs, Path(self._folder.name))
+            self._files = self._weights.write(graphs, Path(self._folder.name), {PLAN_KEY: self._plan_key})
         return self._files
 
     def close(self) -> None:
@@ -307,11 +331,29 @@ class GraphExecutable(Executable):
             self._folder.cleanup()
 
 
+def plan_of_file(file: Path) -> str:
+    """Return the key of the plan that a model file was written for; empty where it names none.
+
+    Raises:
+        CandidateError: It cannot be read.
+    """
+    return next((entry.value for entry in _read(file).metadata_props if entry.key == PLAN_KEY), "")
+
+
 def _read(file: Path) -> onnx.ModelProto:
+    """Read a graph that was written, and check where it says that its weights lie: it is anybody's file."""
     try:
-        return onnx.load(str(file), load_external_data=False)
+        graph = onnx.load(str(file), load_external_data=False)
+        check_places(graph, file.parent / f"{MODEL_FILE}.data")
     except (OSError, ValueError, DecodeError) as error:
         raise CandidateError(f"{file.name} beside the plan cannot be read: {one_line(error)}") from error
+    return graph
+
+
+def _refusal_of(error: Exception) -> RuntimeRefusedError:
+    if isinstance(error, RuntimeRefusedError):
+        return error
+    return RuntimeRefusedError(f"it does not run the exported model: {one_line(error)}")
 
 
 def _compare(model: nn.Module, form: Form) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,7 +60,9 @@ class WeightFile:
         _refer(kept, _FILE, self._put(tensor.raw_data), len(tensor.raw_data))
         return kept
 
-    def write(self, graphs: Mapping[str, ModelProto], folder: Path) -> list[Path]:
+    def write(
+        self, graphs: Mapping[str, ModelProto], folder: Path, facts: Mapping[str, str] | None = None
+    ) -> list[Path]:
         """Write graphs so that they are complete without this file.
 
         One graph is one file, unless its weights are more than a gigabyte; several share `model.onnx.data`.
@@ -67,6 +70,7 @@ class WeightFile:
         Args:
             graphs: File name to graph.
             folder: Where they go.
+            facts: Entries of their metadata.
 
         Returns:
             The files.
@@ -79,6 +83,8 @@ class WeightFile:
         for name, graph in graphs.items():
             complete = ModelProto()
             complete.CopyFrom(graph)
+            for key, value in (facts or {}).items():
+                complete.metadata_props.add(key=key, value=value)
             for tensor in complete.graph.initializer:
                 if tensor.data_location != TensorProto.EXTERNAL:
                     continue
@@ -112,12 +118,37 @@ def weight_bytes(graphs: list[ModelProto]) -> int:
     """Return the bytes of the weights of graphs; what several graphs share counts once."""
     places = {place for graph in graphs for place in _referred(graph)}
     inline = {
-        (tensor.name, tensor.raw_data)
+        (tensor.name, tensor.SerializeToString()): _size(tensor)
         for graph in graphs
         for tensor in graph.graph.initializer
         if tensor.data_location != TensorProto.EXTERNAL
     }
-    return sum(length for _, length in places) + sum(len(content) for _, content in inline)
+    return sum(length for _, length in places) + sum(inline.values())
+
+
+def check_places(graph: ModelProto, data: Path) -> None:
+    """Check that the weights of a graph that was written lie in it or in the one file beside it.
+
+    Raises:
+        ValueError: They lie elsewhere, or beyond its end; names the tensor.
+    """
+    end = data.stat().st_size if data.exists() else 0
+    for tensor in graph.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        found = external_data_helper.ExternalDataInfo(tensor)
+        offset, length = found.offset or 0, found.length or 0
+        if found.location != data.name or offset < 0 or length != _size(tensor) or offset + length > end:
+            raise ValueError(
+                f"tensor {tensor.name!r} lies at {offset} of {found.location!r}, {length} bytes long; "
+                f"expected {_size(tensor)} bytes in {data.name}, which has {end}"
+            )
+
+
+def _size(tensor: TensorProto) -> int:
+    """Return the bytes of a tensor by its shape and type."""
+    count = math.prod(tensor.dims)
+    return int(-(-count * ir.DataType(tensor.data_type).bitwidth // 8))
 
 
 def _append(file: Path, content: bytes) -> int:

@@ -192,11 +192,11 @@ def test_the_file_that_was_written_is_what_is_checked(setup, tmp_path):
     assert found.measurement is not None
     assert "is what was measured" in found.notes[0]
     plan_for(prepared, runtime, {}).save(tmp_path / "plan.json")
-    assert "up should run fp32" in check(tmp_path / "plan.json", Texts).reasons[0]
+    assert "was not written for it" in check(tmp_path / "plan.json", Texts).notes[0]
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     assert "model.onnx beside the plan cannot be read" in check(tmp_path / "plan.json", Texts).reasons[0]
     (tmp_path / "model.onnx").unlink()
-    assert "one was made from it" in check(tmp_path / "plan.json", Texts).notes[0]
+    assert "no model file lies beside the plan" in check(tmp_path / "plan.json", Texts).notes[0]
 
 
 def graphs_of(workload):
