@@ -123,7 +123,7 @@ def plans_best(
 
 @app.command()
 def doctor() -> None:
-    """Show what this machine can do: each format and operation native, emulated or refused, and why."""
+    """Show what this machine can do: each format, operation and runtime, native or refused, and why."""
     from autoprec.doctor import print_doctor
 
     print_doctor()

@@ -10,7 +10,9 @@ from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.device import capability, device_name
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, OpShape, Support, feasible, implementations
+from autoprec.plan import COMPILE
 from autoprec.runtimes.available import GRAPH_RUNTIMES, graph_runtime_class
+from autoprec.runtimes.compiled import compiler_refusal
 from autoprec.store.store import Store
 from autoprec.terminal import make_console
 
@@ -31,7 +33,9 @@ def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
 def _print_runtimes(console: Console) -> None:
     """Print which formats each other runtime has for one layer, and why not the others."""
     table = Table(Column("runtime", no_wrap=True), *(operation.value for operation in SAMPLES))
-    reasons: list[str] = []
+    refusal = compiler_refusal()
+    table.add_row(COMPILE, *["no C++ compiler" if refusal else "as above"] * len(SAMPLES))
+    reasons = [f"{COMPILE}: {refusal}"] if refusal else []
     for name in GRAPH_RUNTIMES:
         try:
             support = graph_runtime_class(name).support

@@ -293,3 +293,25 @@ def test_plans_cannot_be_changed():
     plan = Plan.from_json(json.dumps(plan_data()))
     with pytest.raises(ValueError, match="frozen"):
         plan.architecture = "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"smoothing": "A"}, "smoothing is not base64"),
+        ({"smoothing": "AAA!"}, "smoothing is not base64"),
+        ({"smoothing": "AQI=", "input_range": None}, "without an input_range"),
+        ({"smoothing": 3}, "string"),
+    ],
+)
+def test_smoothing_that_cannot_be_read_is_refused_at_its_place(change, says):
+    data = plan_data()
+    data["units"][1]["modules"][0] |= change
+    assert "units.1.modules.0" in refused(data, says=says)
+
+
+def test_smoothing_is_part_of_what_a_plan_does():
+    data = plan_data()
+    plain = Plan.from_json(json.dumps(data))
+    data["units"][1]["modules"][0]["smoothing"] = "AQI="
+    assert Plan.from_json(json.dumps(data)).key != plain.key

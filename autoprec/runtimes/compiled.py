@@ -209,15 +209,22 @@ class _CompiledForward:
         return cast("Callable[..., Any]", compiled)
 
 
-def _try_compiler() -> None:
-    """Compile something small: it shows whether that works, and pays what the first compile costs alone."""
+def compiler_refusal() -> str:
+    """Return why nothing can be compiled here, or an empty string where a C++ compiler is found."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:
-        get_cpp_compiler()  # what is in inductor's cache runs without one
-    except InvalidCxxCompiler as error:
-        raise RuntimeRefusedError(f"torch.compile finds no C++ compiler: {_INSTALL}") from error
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return f"torch.compile finds no C++ compiler: {_INSTALL}"
+    return ""
+
+
+def _try_compiler() -> None:
+    """Compile something small: it shows whether that works, and pays what the first compile costs alone."""
+    if refusal := compiler_refusal():  # what is in inductor's cache would run without one
+        raise RuntimeRefusedError(refusal)
     forward = _CompiledForward(torch.nn.functional.silu, set())
     try:
         forward(torch.ones(3, 5))

@@ -199,6 +199,31 @@ def test_the_file_that_was_written_is_what_is_checked(setup, tmp_path):
     assert "no model file lies beside the plan" in check(tmp_path / "plan.json", Texts).notes[0]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"location": "../../secrets", "offset": "0", "length": "32768"},
+        {"location": "model.onnx.data", "offset": "-8", "length": "32768"},
+        {"location": "model.onnx.data", "offset": "0", "length": "8"},
+        {"location": "model.onnx.data"},
+    ],
+)
+def test_a_written_graph_reads_only_the_file_beside_it(setup, tmp_path, change):
+    prepared, runtime = setup
+    plan = plan_for(prepared, runtime, {})
+    with prepared.measurer.executable(plan) as executable:
+        graph = onnx.load(str(executable.artefacts()[0]))
+    tensor = next(item for item in graph.graph.initializer if list(item.dims) == [64, 128])
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in change.items():
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "model.onnx").write_bytes(graph.SerializeToString())
+    plan.save(tmp_path / "plan.json")
+    outcome = check(tmp_path / "plan.json", Texts)
+    assert outcome.holds is False and "beside the plan cannot be read: " in outcome.reasons[0]
+
+
 def graphs_of(workload):
     """Return what makes graph runtimes for a workload."""
     return prepare(workload, "latency").graphs
