@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoprec.agents.searcher import Problem
 from autoprec.envs.space import Assignment
@@ -19,7 +20,7 @@ def harmless_plan(problem: Problem) -> Assignment:
     called lossless is `space.baseline`.
     """
     profile, space = problem.profile, problem.space
-    cost = profile.bytes if problem.goal.objective == "memory" else profile.time
+    cost = _costs(problem)
     plan = []
     for unit, base in enumerate(space.baseline):
         same = [k for k in space.choices(unit) if k == base or profile.error[unit, k] <= LOSSLESS_ERROR]
@@ -30,8 +31,8 @@ def harmless_plan(problem: Problem) -> Assignment:
 
 def cheapest_plan(problem: Problem) -> Assignment:
     """Return the plan with every unit in its cheapest format, whatever it loses: the unconstrained bound."""
-    profile, space = problem.profile, problem.space
-    table = profile.bytes if problem.goal.objective == "memory" else profile.time
+    space = problem.space
+    table = _costs(problem)
     cost = np.where(space.mask & ~np.isnan(table), table, np.inf)
     return tuple(
         int(np.argmin(row)) if np.isfinite(row).any() else base
@@ -43,13 +44,17 @@ def initial_plans(problem: Problem) -> list[Assignment]:
     """Return the plans that a search measures before its searcher is asked, distinct, in this order.
 
     The best lossless plan (the baseline's formats in their best implementations), the harmless one, each
-    format everywhere it is allowed, and every unit in its cheapest format (the unconstrained bound).
+    format everywhere it is allowed, those that the profile expects to be cheapest first, since a budget may
+    end before the last; and every unit in its cheapest format (the unconstrained bound).
     """
     space = problem.space
-    plans = [
-        space.baseline,
-        harmless_plan(problem),
-        *(space.uniform(k) for k in range(space.mask.shape[1]) if space.mask[:, k].any()),
-        cheapest_plan(problem),
-    ]
-    return list(dict.fromkeys(plans))
+    table = _costs(problem)
+    uniform = [space.uniform(k) for k in range(space.mask.shape[1]) if space.mask[:, k].any()]
+    uniform.sort(key=lambda plan: float(np.nansum(table[np.arange(len(plan)), list(plan)])))
+    return list(dict.fromkeys([space.baseline, harmless_plan(problem), *uniform, cheapest_plan(problem)]))
+
+
+def _costs(problem: Problem) -> NDArray[np.float64]:
+    """Return what the profile knows of the cost of each unit in each format, `[U, K]`."""
+    known = problem.profile.bytes if problem.goal.objective == "memory" else problem.profile.time
+    return np.asarray(known, np.float64)
