@@ -10,6 +10,10 @@ import numpy as np
 from autoprec.agents.history import HistorySearcher
 from autoprec.agents.warm_start import harmless_plan
 from autoprec.envs.space import Assignment, Trial
+from autoprec.envs.surrogate import failure_blame
+
+BLAMED = 0.5
+"""Probability of making a plan fail from which a choice is left alone."""
 
 
 class GreedySearcher(HistorySearcher):
@@ -22,7 +26,9 @@ class GreedySearcher(HistorySearcher):
     name = "greedy"
 
     def _candidates(self, count: int, rng: np.random.Generator) -> Iterable[Sequence[int]]:
-        steps = self._steps()
+        # A choice that probably made plans fail is no step: every plan after it on the path would fail too.
+        blame = failure_blame(self.problem.space, self.history.trials)
+        steps = [(unit, index) for unit, index in self._steps() if blame[unit, index] < BLAMED]
         path = [harmless_plan(self.problem)]
         for unit, index in steps:
             path.append((*path[-1][:unit], index, *path[-1][unit + 1 :]))

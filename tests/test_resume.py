@@ -214,7 +214,7 @@ def test_a_job_that_runs_is_not_run_by_a_second_process(tmp_path):
 def test_a_finished_job_is_not_resumed_and_its_runs_are_taken_over(tmp_path):
     write(tmp_path, "mine.py", LOGS)
     tune = ("tune", "mine.py:Logs", "--searcher", "random", "--objective", "memory", "--formats", "fp32,bf16",
-            "--group", ".*", "--out", ".", "--budget", "8s")  # fmt: skip
+            "--group", ".*", "--out", ".", "--budget", "20s")  # fmt: skip
     first = command(tmp_path, *tune)
     searched = [line for line in executed(tmp_path) if line[0] == "search"]
     second = command(tmp_path, *tune, "--resume")
