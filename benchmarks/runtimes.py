@@ -102,7 +102,7 @@ def _others(prepared: Prepared) -> Iterator[tuple[str, Made]]:
         try:
             with _made(prepared, runtime, make) as made:
                 yield title, made
-        except (ImportError, RuntimeRefusedError) as error:
+        except Exception as error:  # another tool may fail on a model in any way
             sys.stderr.write(f"left out: {title} ({error})\n")
 
 
