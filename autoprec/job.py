@@ -21,7 +21,8 @@ from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
 from autoprec.runtime_search import JobParts, RuntimeSearch
-from autoprec.runtimes.available import MODEL_FILE
+from autoprec.runtimes.available import DATA_FILE, model_files
+from autoprec.runtimes.calls import MOST_FORMS
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
 from autoprec.store.records import Job
 from autoprec.store.store import Store
@@ -307,7 +308,7 @@ class TuningJob:
         """Write the files that run the plan without this package into the directory for results."""
         if self.out is None:
             return ()
-        for name in (MODEL_FILE, f"{MODEL_FILE}.data", *(f"model-{n}.onnx" for n in range(2, 10))):
+        for name in (*model_files(MOST_FORMS), DATA_FILE):
             (self.out / name).unlink(missing_ok=True)  # an earlier job's: they would pass for this one's
         if plan.runtime in MODULE_RUNTIMES:
             return ()

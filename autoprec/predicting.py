@@ -83,7 +83,11 @@ def rank_of(plan: Plan) -> tuple[bool, float]:
     assert plan.prediction is not None
     found = plan.prediction
     cost = float(found.plan_bytes) if found.objective == "memory" else 1 / found.speedup.value
-    return found.keeps_limits < SURE, cost if found.keeps_limits >= SURE else -found.keeps_limits
+    return _rank(found.keeps_limits, cost)
+
+
+def _rank(keeps: float, cost: float) -> tuple[bool, float]:
+    return keeps < SURE, cost if keeps >= SURE else -keeps
 
 
 def predict_plan(known: Known, goal: Goal, seed: int = 0) -> Plan:
@@ -100,7 +104,7 @@ def predict_plan(known: Known, goal: Goal, seed: int = 0) -> Plan:
     if goal.max_bytes is not None:
         sure = sure * (expected.bytes <= goal.max_bytes)
     cost = expected.bytes if goal.objective == "memory" else expected.time_mean
-    best = min(range(len(plans)), key=lambda i: (sure[i] < SURE, cost[i] if sure[i] >= SURE else -sure[i]))
+    best = min(range(len(plans)), key=lambda i: _rank(float(sure[i]), float(cost[i])))
     time, spread = float(expected.time_mean[best]), _SPREAD * float(expected.time_std[best])
     drop, wide = float(expected.drop_mean[best]), _SPREAD * float(expected.drop_std[best])
     made = reformed(

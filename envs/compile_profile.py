@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from autoprec.comparing import relative_error
+from autoprec.comparing import refuse_difference
 from autoprec.envs.measure import Measurer
 from autoprec.envs.plans import make_plan
 from autoprec.envs.profile import Profiled
@@ -24,8 +24,6 @@ from autoprec.runtimes.compiled import CompiledExecutable
 from autoprec.workload import iter_tensors
 
 TIMING = TimingSettings(target=0.01, max_seconds=0.6, min_pairs=6)
-LARGEST_DIFFERENCE = 1e-3
-"""Relative L2 difference of a lossless plan's outputs, compiled, beyond which the runtime is refused."""
 
 
 def profile_compiled(
@@ -69,13 +67,7 @@ def profile_compiled(
             expected, found = (
                 list(iter_tensors(measurer.run_examples(each.model))) for each in (reference, compiled)
             )
-            for mine, theirs in zip(found, expected, strict=True):
-                gap = relative_error(mine, theirs)
-                if not gap <= LARGEST_DIFFERENCE:
-                    raise RuntimeRefusedError(
-                        f"compiled, its outputs differ from the model's by {gap:.2g} "
-                        f"(relative L2; at most {LARGEST_DIFFERENCE:g} is taken)"
-                    )
+            refuse_difference(found, expected, "compiled,")
             scale = 1 / measurer.time(reference, compiled, TIMING).ratio
             seconds = compiled.compile_seconds
     except RuntimeRefusedError:

@@ -28,7 +28,7 @@ from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import Discovery, Unit
 from autoprec.errors import CandidateError, RuntimeRefusedError
 from autoprec.kernels import reference
-from autoprec.kernels.calibration import Calibrations
+from autoprec.kernels.calibration import Calibrations, needed_by
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, held_bytes
 from autoprec.plan import Plan
@@ -287,8 +287,7 @@ def _judge(
             if error[u, k] == 0.0:
                 continue
             name = FORMAT_NAMES[k]
-            known = calibrations.get(path)
-            needed = None if known is None else known.of(name)
+            needed = needed_by(name, path, calibrations)
             if operations[path] is Operation.EMBEDDING:
                 found = reference.embedding(name, value, module.weight)  # type: ignore[arg-type]
             elif operations[path] is Operation.CONV2D:

@@ -21,7 +21,7 @@ from autoprec.comparing import relative_error
 from autoprec.envs.measure import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import WorkloadError, one_line
-from autoprec.kernels.calibration import Calibrations
+from autoprec.kernels.calibration import Calibrations, needed_by
 from autoprec.kernels.registry import (
     Implementation,
     Memo,
@@ -148,8 +148,7 @@ def kernel_pass(
     for path, kernel in kernels.items():
         source = model.get_submodule(path)
         try:
-            known = calibrations.get(path)
-            needed = None if known is None else known.of(kernel.format)
+            needed = needed_by(kernel.format, path, calibrations)
             converted[path] = kernel.convert(source, needed, memo).train(source.training)
         except Exception as error:
             figures[path].refused = _reason(error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Profile
 from autoprec.envs.units import Discovery
 from autoprec.errors import PlanError
-from autoprec.kernels.calibration import Calibrations, encode_smoothing
+from autoprec.kernels.calibration import Calibrations, encode_smoothing, needed_by
 from autoprec.kernels.formats import FORMATS
 from autoprec.plan import EAGER, ModulePlan, Plan, UnitPlan
 
@@ -69,8 +69,7 @@ def reformed(
     for unit, name, chosen in zip(plan.units, formats, implementations, strict=True):
         modules = []
         for module, implementation in zip(unit.modules, chosen, strict=True):
-            known = calibrations.get(module.path)
-            needed = None if known is None else known.of(name)
+            needed = needed_by(name, module.path, calibrations)
             modules.append(
                 ModulePlan(
                     path=module.path,

@@ -23,7 +23,7 @@ from autoprec.envs.passes import KernelFigures, kernel_pass
 from autoprec.envs.plans import plan_of
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Objective, Profile
 from autoprec.envs.units import Discovery, TunableModule, Unit
-from autoprec.kernels.calibration import Calibrations
+from autoprec.kernels.calibration import Calibrations, needed_by
 from autoprec.kernels.registry import (
     Implementation,
     Level,
@@ -257,7 +257,6 @@ def _unit_bytes(
     memo: Memo = {}
     together = nn.ModuleList()
     for module, entry in zip(unit.modules, best, strict=True):
-        known = calibrations.get(module.path)
-        needed = None if known is None else known.of(entry.kernel.format)
+        needed = needed_by(entry.kernel.format, module.path, calibrations)
         together.append(entry.kernel.convert(model.get_submodule(module.path), needed, memo))
     return held_bytes(together)

@@ -69,6 +69,12 @@ class Calibrations:
         return self.smooth if fmt.smooth else self.plain
 
 
+def needed_by(format_name: str, path: str, calibrations: Mapping[str, Calibrations]) -> Calibration | None:
+    """Return what a format needs to know of the input of a module; `None` where there is nothing."""
+    known = calibrations.get(path)
+    return None if known is None else known.of(format_name)
+
+
 def smoothed(low: Tensor, high: Tensor, weights: Sequence[Tensor]) -> Calibration:
     """Return the calibration of modules that read one input, with its channels smoothed.
 

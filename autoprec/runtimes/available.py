@@ -24,6 +24,8 @@ GRAPH_RUNTIMES = {
 RUNTIMES = (EAGER, COMPILE, *GRAPH_RUNTIMES)
 MODEL_FILE = "model.onnx"
 """What a graph runtime's plan is written as, beside the plan: the graph that the first example input runs."""
+DATA_FILE = "model.onnx.data"
+"""Weights that the files of one plan share, or that are too large for one file."""
 _NEEDED = ("onnx", "onnx_ir", "onnxscript")
 
 
@@ -58,6 +60,11 @@ class GraphRuntimes:
             shared = importlib.import_module("autoprec.runtimes.graph_runtime")
             self._export = shared.Export(*self._given)
         return kind(self._export)
+
+
+def model_files(forms: int) -> list[str]:
+    """Return the names of the files of a plan's graphs, one for each way of calling the model."""
+    return [MODEL_FILE, *(f"model-{number}.onnx" for number in range(2, forms + 1))]
 
 
 def graph_runtime_class(name: str) -> type[GraphRuntime]:

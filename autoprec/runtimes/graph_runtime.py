@@ -15,11 +15,11 @@ from google.protobuf.message import DecodeError
 from torch import nn
 
 from autoprec.apply import calibration_of
-from autoprec.comparing import relative_error
+from autoprec.comparing import refuse_difference
 from autoprec.errors import CandidateError, RuntimeRefusedError, one_line
 from autoprec.kernels.registry import Operation, Support
 from autoprec.plan import Plan, UnitPlan
-from autoprec.runtimes.available import MODEL_FILE
+from autoprec.runtimes.available import DATA_FILE, model_files
 from autoprec.runtimes.calls import Calls, Form, watch_calls
 from autoprec.runtimes.graph_module import GraphModule, RunGraph
 from autoprec.runtimes.onnx_edit import GraphEditor
@@ -35,8 +35,6 @@ that was found in the graph that was built."""
 
 PLAN_KEY = "autoprec.plan"
 """Entry of a written graph's metadata: the key of its plan."""
-LARGEST_DIFFERENCE = 1e-3
-"""Relative L2 difference of an exported fp32 graph's outputs beyond which the runtime is refused."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Exported:
     @property
     def file_names(self) -> list[str]:
         """Name of the file that a graph is written to, for each form."""
-        return [MODEL_FILE, *(f"model-{number}.onnx" for number in range(2, len(self.editors) + 1))]
+        return model_files(len(self.editors))
 
 
 class Export:
@@ -139,7 +137,7 @@ class GraphRuntime(Runtime):
         if self._exported is None:
             plain = self._export.get()
             editors = tuple(self._tailored(editor, plain.weights.folder) for editor in plain.editors)
-            self._exported = replace(plain, editors=editors)
+            self._exported = plain if editors == plain.editors else replace(plain, editors=editors)
         return self._exported
 
     def tailored(self, proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto | None:
@@ -181,11 +179,8 @@ class GraphRuntime(Runtime):
             if exported is plain:
                 raise _refusal_of(error) from error
             # What was tailored may be at fault: without it the runtime is slower and no less right.
-            self._exported = exported = plain
-            try:
-                self._compare(exported)
-            except Exception as again:
-                raise _refusal_of(again) from again
+            self._exported = plain
+            return self.prepare()
         missing: dict[str, str] = {}
         for editor in exported.editors:
             missing |= editor.exported.missing
@@ -344,7 +339,7 @@ def _read(file: Path) -> onnx.ModelProto:
     """Read a graph that was written, and check where it says that its weights lie: it is anybody's file."""
     try:
         graph = onnx.load(str(file), load_external_data=False)
-        check_places(graph, file.parent / f"{MODEL_FILE}.data")
+        check_places(graph, file.parent / DATA_FILE)
     except (OSError, ValueError, DecodeError) as error:
         raise CandidateError(f"{file.name} beside the plan cannot be read: {one_line(error)}") from error
     return graph
@@ -366,10 +361,4 @@ def _compare(model: nn.Module, form: Form) -> None:
             _, found = flatten(model(**given), places(given))
         for name in form.changed:
             found += flatten(given[name])[1]
-        for mine, theirs in zip(found, call.results, strict=True):
-            gap = relative_error(mine, theirs)
-            if not gap <= LARGEST_DIFFERENCE:
-                raise RuntimeRefusedError(
-                    f"before any quantisation its outputs differ from the model's by {gap:.2g} "
-                    f"(relative L2; at most {LARGEST_DIFFERENCE:g} is taken)"
-                )
+        refuse_difference(found, call.results, "before any quantisation")

@@ -249,12 +249,7 @@ class GraphEditor:
                 _tensor(zero.flatten().numpy(), f"{path}.int4_zero"),
             ]
 
-        names = [edit.weight(tensor) for tensor in self._kept((path, "int4"), make)]
-        edit.node(
-            "MatMulNBits", [node.input[0], *names], [_product(node)], f"{node.name}.matmul",
-            domain=MICROSOFT, K=inputs, N=outputs, bits=4, block_size=GROUP_SIZE,
-        )  # fmt: skip
-        _add_bias(edit, node)
+        _four_bits(edit, node, self._kept((path, "int4"), make), K=inputs, N=outputs)
 
     def _int4_dynamic(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
         outputs, inputs = self._groups(path, "int4_dynamic")
@@ -268,13 +263,9 @@ class GraphEditor:
                 _tensor(quantize.pack_nibbles(found.zero).flatten().numpy(), f"{path}.int4_whole_zero"),
             ]
 
-        names = [edit.weight(tensor) for tensor in self._kept((path, "int4_whole"), make)]
         # Level 4 is that which multiplies integers; the others convert the weight to float first.
-        edit.node(
-            "MatMulNBits", [node.input[0], *names], [_product(node)], f"{node.name}.matmul",
-            domain=MICROSOFT, K=inputs, N=outputs, bits=4, block_size=GROUP_SIZE, accuracy_level=4,
-        )  # fmt: skip
-        _add_bias(edit, node)
+        held = self._kept((path, "int4_whole"), make)
+        _four_bits(edit, node, held, K=inputs, N=outputs, accuracy_level=4)
 
     def _groups(self, path: str, name: str) -> tuple[int, int]:
         """Return outputs and inputs of a linear layer that can be quantised in groups of its inputs."""
@@ -304,6 +295,16 @@ def _linear_only(weight: torch.Tensor, path: str) -> tuple[int, int]:
     if weight.dim() != 2:
         raise ConversionError(f"{path}: this runtime has the format for linear layers only")
     return weight.shape[0], weight.shape[1]
+
+
+def _four_bits(edit: _Edit, node: Any, held: list[Any], **attributes: int) -> None:
+    """Compute with a weight of 4 bits in groups: its values, scales and zero points."""
+    names = [edit.weight(tensor) for tensor in held]
+    edit.node(
+        "MatMulNBits", [node.input[0], *names], [_product(node)], f"{node.name}.matmul",
+        domain=MICROSOFT, bits=4, block_size=GROUP_SIZE, **attributes,
+    )  # fmt: skip
+    _add_bias(edit, node)
 
 
 def _product(node: Any) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto, external_data_helper, save_model
 
+from autoprec.runtimes.available import DATA_FILE
+
 SMALLEST = 1024
 """Bytes below which a tensor stays in its graph: shapes and scales, which runtimes want to see."""
 LARGEST_ALONE = 1 << 30
@@ -77,7 +79,7 @@ class WeightFile:
         """
         total = sum(place[1] for graph in graphs.values() for place in _referred(graph))
         alone = len(graphs) == 1 and total <= LARGEST_ALONE
-        data = folder / "model.onnx.data"
+        data = folder / DATA_FILE
         moved: dict[int, int] = {}
         files = []
         for name, graph in graphs.items():
@@ -137,7 +139,7 @@ def check_places(graph: ModelProto, data: Path) -> None:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         found = external_data_helper.ExternalDataInfo(tensor)
-        offset, length = found.offset or 0, found.length or 0
+        offset, length = _place(tensor)
         if found.location != data.name or offset < 0 or length != _size(tensor) or offset + length > end:
             raise ValueError(
                 f"tensor {tensor.name!r} lies at {offset} of {found.location!r}, {length} bytes long; "
@@ -166,8 +168,7 @@ def _referred(graph: ModelProto) -> list[tuple[int, int]]:
 
 def _place(tensor: TensorProto) -> tuple[int, int]:
     found = external_data_helper.ExternalDataInfo(tensor)
-    assert found.offset is not None and found.length is not None
-    return found.offset, found.length
+    return found.offset or 0, found.length or 0
 
 
 def _refer(tensor: TensorProto, file: str, offset: int, length: int) -> None:
