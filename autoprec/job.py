@@ -14,9 +14,10 @@ from typing import Any
 from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
 from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
-from autoprec.fresh import Verdict, plan_cost
+from autoprec.fresh import Verdict
 from autoprec.lock import JobRunningError, job_lock
 from autoprec.plan import MODULE_RUNTIMES, Plan
+from autoprec.playoff import fastest
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
@@ -28,7 +29,9 @@ from autoprec.store.records import Job
 from autoprec.store.store import Store
 
 FRESH_SHARE = 0.2
-"""Share of a budget in time that is kept for measuring the winners again."""
+"""Share of a budget in time that is kept for measuring the winners again; the same share of the whole is
+allowed where the budget is in runs, but at least `FRESH_SECONDS`."""
+FRESH_SECONDS = 120.0
 EXPLORED = 0.5
 """Share of the search in which every runtime that may win gets its part; the best then gets the rest."""
 HOPELESS = 0.98
@@ -161,6 +164,7 @@ class TuningJob:
 
         started = time.perf_counter()
         self._phase("measuring winners")
+        self._fresh_until = self.elapsed + max(FRESH_SECONDS, FRESH_SHARE / (1 - FRESH_SHARE) * self.elapsed)
         measured = sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id))
         verdicts = {
             search.name: search.decide(
@@ -168,8 +172,9 @@ class TuningJob:
             )
             for index, search in enumerate(searches)
         }
-        winner = min(searches, key=lambda search: _rank(verdicts[search.name], goal))
-        verdict = verdicts[winner.name]
+        champion, met = self._champion(verdicts, goal, self._time_left(budget, 1))
+        winner = next(search for search in searches if search.name == champion)
+        verdict = verdicts[champion]
         for search in searches:
             self._save_plans(search, verdicts[search.name])
         runs = self.store.job_runs(self.job.id)
@@ -184,7 +189,7 @@ class TuningJob:
             lossless=verdict.lossless,
             front=verdict.front,
             bound=verdict.bound,
-            notes=(*self._notes(goal), *notes),
+            notes=(*self._notes(goal), *notes, *met),
             goal=goal,
             space=winner.problem.space,
             profile=winner.profiled.profile,
@@ -292,10 +297,20 @@ class TuningJob:
 
     def _time_left(self, budget: Budget, shares: int) -> Callable[[], float]:
         """Return what tells the seconds that are left of one share of the time that is left now."""
-        if budget.seconds is None:
-            return lambda: math.inf
-        until = self.elapsed + (budget.seconds - self.elapsed) / shares
+        end = self._fresh_until if budget.seconds is None else budget.seconds
+        until = self.elapsed + (end - self.elapsed) / shares
         return lambda: until - self.elapsed
+
+    def _champion(
+        self, verdicts: dict[str, Verdict], goal: Goal, seconds_left: Callable[[], float]
+    ) -> tuple[str, list[str]]:
+        """Return the runtime whose plan is the best, and how that was found.
+
+        Those that meet the goal come first; where none does, the lossless plans decide.
+        """
+        meeting = {name: found.best for name, found in verdicts.items() if found.best is not None}
+        plans = meeting or {name: found.lossless for name, found in verdicts.items()}
+        return fastest(self.prepared.measurer, plans, goal, seconds_left)
 
     def _save_plans(self, search: RuntimeSearch, verdict: Verdict) -> None:
         if verdict.best is not None:
@@ -364,11 +379,6 @@ class TuningJob:
                 last=self._trials[-1] if self._trials else None,
             )
         )
-
-
-def _rank(verdict: Verdict, goal: Goal) -> tuple[bool, float]:
-    """Order verdicts: those that meet the goal first, then by cost."""
-    return verdict.best is None, plan_cost(verdict.best or verdict.lossless, goal)
 
 
 def _outcome(search: RuntimeSearch, verdict: Verdict, reason: str) -> RuntimeOutcome:
