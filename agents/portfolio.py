@@ -21,7 +21,7 @@ PRIOR: dict[str, tuple[float, float]] = {
     "nsga2": (0.5, 6.0),
 }
 """Members, and how many improvements and failures to improve each is believed to have had before the first
-run: what they do on synthetic landscapes (`benchmarks/searchers.py`), in round numbers."""
+run: what they do on synthetic landscapes (`autoprec bench searchers`), in round numbers."""
 MEMORY = 0.95
 """What a run's outcome is worth one run later: who was right early may be wrong late."""
 IMPROVEMENT = 1e-3

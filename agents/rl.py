@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FIRST_ITERATIONS = 8
 """PPO iterations before the first proposal (2 s of one core at 24 units, after 5 s of imports)."""
 ITERATIONS = 3
-"""PPO iterations before every later one; more did not find better plans (`benchmarks/searchers.py`)."""
+"""PPO iterations before every later one; more did not find better plans (`autoprec bench searchers`)."""
 SAMPLES = 8
 """Plans taken from the policy for each limit: its most likely one, and samples."""
 CLIMBED = 4

@@ -20,9 +20,13 @@ from rich.table import Table
 
 from autoprec.api import check, tune
 from autoprec.envs.space import FORMAT_NAMES
+from autoprec.finding import load_workload
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
+from autoprec.recording import record
 from autoprec.result import TuneResult, runtime_rows
+from autoprec.settings import TuneSettings
+from autoprec.store.store import Store
 from autoprec.terminal import interval_text, make_console
 
 INTERRUPTED = 130
@@ -31,12 +35,8 @@ INTERRUPTED = 130
 def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **options: Any) -> int:
     """Tune with a live display; return the exit code."""
     console = make_console()
-    progress = LiveProgress(console) if console.is_terminal else PlainProgress(console)
-    _stopped.clear()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     try:
-        with progress:
+        with _shown(console) as progress:
             result = tune(workload, store=store, resume=resume, progress=progress, out=out, **options)
     except KeyboardInterrupt:
         given = (_without_password(arg) for arg in sys.argv[1:] if arg != "--resume")
@@ -53,6 +53,29 @@ def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **opt
         soft_wrap=True,
     )
     return 0 if result.best is not None else 1
+
+
+def _shown(console: Console) -> LiveProgress | PlainProgress:
+    """Return a display for a job, which Ctrl-C and SIGTERM stop from now on."""
+    _stopped.clear()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+def run_record(workload: str, out: Path, runs: int, store: str | None, **options: Any) -> int:
+    """Record a landscape with a live display; return the exit code."""
+    console = make_console()
+    settings = TuneSettings.check(workload=load_workload(workload).reference, **options)
+    try:
+        with _shown(console) as progress, Store.open(store) as opened:
+            found = record(workload, settings, opened, runs, out, progress)
+    except KeyboardInterrupt:
+        console.print("\nStopped. What was measured is kept: the same command goes on.", soft_wrap=True)
+        return INTERRUPTED
+    whole = "every plan of the space" if found.complete else "plans that cover the space"
+    console.print(f"{len(found.trials)} runs, {whole}: {out}", soft_wrap=True)
+    return 0
 
 
 def run_check(plan: Path, workload: str) -> int:

@@ -335,10 +335,7 @@ class TuningJob:
         measurer = self.prepared.measurer
         # A share of the baseline's quality is to hold on every part of the data, the held-out one too.
         baseline = min(abs(measurer.baseline_quality(split)) for split in measurer.splits)
-        limit = self.settings.quality_limit(baseline)
-        allowed = DEFAULT_RELATIVE_DROP * baseline if limit is None else limit
-        byte_limit = self.settings.byte_limit(measurer.baseline_bytes)
-        return Goal(self.settings.objective, allowed, limit is None, byte_limit), limit
+        return self.settings.goal(baseline, measurer.baseline_bytes)
 
     def _notes(self, goal: Goal) -> list[str]:
         notes = []

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 
 from autoprec.agents.evaluate import run_search
-from autoprec.agents.searcher import Problem, make_searcher
+from autoprec.agents.searcher import Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
@@ -59,6 +59,7 @@ class JobParts:
         heard: Hears of every trial.
         phase: Hears what is done: phase, detail, share.
         note: Hears what the user should know.
+        drop_dominated: Leave out formats that another beats in every respect; see `search_space`.
         measuring: Seconds spent in measured runs of searches.
     """
 
@@ -72,6 +73,7 @@ class JobParts:
     heard: Callable[[Trial], None]
     phase: Callable[[str, str, float | None], None]
     note: Callable[[str], None]
+    drop_dominated: bool = True
     measuring: float = field(default=0.0)
 
 
@@ -101,7 +103,11 @@ class RuntimeSearch:
         self.context_key = parts.store.save_context(self.context)
         self.profiled = self._profile()
         space = search_space(
-            parts.prepared.discovery, self.profiled.profile, parts.goal, parts.settings.formats
+            parts.prepared.discovery,
+            self.profiled.profile,
+            parts.goal,
+            parts.settings.formats,
+            drop_dominated=parts.drop_dominated,
         )
         self.problem = Problem(space, self.profiled.profile, parts.goal)
         self.trials = self._stored_trials()
@@ -122,11 +128,16 @@ class RuntimeSearch:
         expected = found.predict(np.array([plan]))
         return float((expected.bytes if goal.objective == "memory" else expected.time_mean)[0])
 
-    def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
-        """Search until so many trials were made in all, or it is to stop."""
+    def search(
+        self, runs: int | None, should_stop: Callable[[], bool], searcher: Searcher | None = None
+    ) -> None:
+        """Search until so many trials were made in all, or it is to stop.
+
+        A searcher starts from nothing each time, and is told what was measured before; by default it is the
+        one that the settings name.
+        """
         settings = self._parts.settings
-        # A searcher starts from nothing each time: what was measured before is told to it.
-        searcher = make_searcher(settings.searcher, self.problem, settings.seed)
+        searcher = searcher or make_searcher(settings.searcher, self.problem, settings.seed)
         try:
             self.trials = run_search(
                 searcher,

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from autoprec.agents.searcher import SEARCHERS
-from autoprec.envs.space import OBJECTIVES, Objective
+from autoprec.envs.space import OBJECTIVES, Goal, Objective
 from autoprec.errors import SettingError
 from autoprec.kernels.formats import parse_formats
 from autoprec.plan import EAGER
@@ -162,6 +162,17 @@ class TuneSettings(BaseModel):
                 "baseline's (40%), above 0"
             )
         return int(number / 100 * baseline_bytes if percent else number)
+
+    def goal(self, baseline_quality: float, baseline_bytes: int) -> tuple[Goal, float | None]:
+        """Return the goal, and the limit on quality drop that was given, absolute.
+
+        Args:
+            baseline_quality: Magnitude of the baseline's quality, which shares are of.
+            baseline_bytes: Bytes that it holds.
+        """
+        limit = self.quality_limit(baseline_quality)
+        allowed = DEFAULT_RELATIVE_DROP * baseline_quality if limit is None else limit
+        return Goal(self.objective, allowed, limit is None, self.byte_limit(baseline_bytes)), limit
 
     @property
     def key(self) -> str:

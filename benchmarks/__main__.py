@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("startup", "tuning", "memory", "searchers")
+NAMES = ("startup", "tuning", "memory")
 
 
 def main() -> None:

@@ -56,8 +56,11 @@ class SearchSpace:
 
     def feasible(self, assignment: Sequence[int]) -> bool:
         """Say whether every unit takes a format that its mask allows."""
-        return len(assignment) == len(self.units) and bool(
-            self.mask[np.arange(len(self.units)), list(assignment)].all()
+        units, formats = self.mask.shape
+        return (
+            len(assignment) == units
+            and all(0 <= index < formats for index in assignment)
+            and bool(self.mask[np.arange(units), list(assignment)].all())
         )
 
     def uniform(self, format_index: int) -> Assignment:

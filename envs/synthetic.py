@@ -171,6 +171,7 @@ def synthetic_landscape(
     profile_noise: float = 0.05,
     root: float = 1.0,
     failing: int = 0,
+    kinds: int = 0,
 ) -> SyntheticLandscape:
     """Make a landscape from a seed.
 
@@ -190,6 +191,8 @@ def synthetic_landscape(
         profile_noise: Relative standard deviation of the profile's times.
         root: 1 for a quality that is quadratic in errors; 0.5 for one that is a relative error.
         failing: How many (unit, format) pairs make every plan fail.
+        kinds: Units take turns in so many kinds of layer, which share sizes and a sensitivity: two decades of
+            its spread are then between kinds and one is within; 0 for units that have nothing in common.
 
     Raises:
         SettingError: `units` is below 1, a format is unknown, or `fp32` is missing.
@@ -207,6 +210,8 @@ def synthetic_landscape(
 
     rest = rng.uniform(0.1, 0.3)
     share = rng.lognormal(0.0, 0.8, units)
+    if kinds:
+        share = share[np.arange(units) % kinds] * rng.lognormal(0.0, 0.1, units)
     share *= (1 - rest) / share.sum()
     # The fastest fp32 kernel is up to a third faster than what the model came with: the lossless gain.
     factor = typical[:, 1] * rng.lognormal(0.0, 0.25, shape)
@@ -214,7 +219,11 @@ def synthetic_landscape(
     time = share[:, None] * factor
 
     error = typical[:, 0] * rng.lognormal(0.0, 0.4, shape)
-    sensitivity = 10 ** rng.uniform(-1.5, 1.5, units)
+    exponent = rng.uniform(-1.5, 1.5, units)
+    if kinds:
+        kind = np.arange(units) % kinds
+        exponent = rng.uniform(-1.0, 1.0, kinds)[kind] + exponent / 3
+    sensitivity = 10**exponent
     damage = sensitivity[:, None] * error**2 * rng.lognormal(0.0, 0.4, shape)
     limit = 0.01
     uniform = np.median([damage[:, column].sum() for column in columns if column != base] or [1.0])

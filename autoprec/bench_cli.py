@@ -1,0 +1,66 @@
+"""`autoprec bench`: record landscapes, and compare searchers on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench = typer.Typer(
+    help="Compare searchers on recorded and synthetic landscapes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@bench.command("record")
+def bench_record(
+    workload: Annotated[str, typer.Argument(help="What `autoprec tune` takes.")],
+    out: Annotated[Path, typer.Option(help="The landscape's file: name.json, or name.json.gz.")],
+    runs: Annotated[int, typer.Option(help="Plans to measure; a smaller space is recorded whole.")] = 400,
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
+    max_quality_drop: Annotated[
+        str | None, typer.Option(help="Limit that the landscape will be searched under. Default: 1%.")
+    ] = None,
+    runtime: Annotated[str, typer.Option(help="What executes the model.")] = "eager",
+    formats: Annotated[str | None, typer.Option(help="Formats to choose from, with commas.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of plans.")] = 0,
+    store: Annotated[str | None, typer.Option(help="URL or file of the store.")] = None,
+) -> None:
+    """Measure WORKLOAD at plans that cover its space; write a landscape."""
+    from autoprec.console import run_record
+
+    raise typer.Exit(
+        run_record(
+            workload, out, runs, store, objective=objective, max_quality_drop=max_quality_drop,
+            runtime=runtime, formats=formats, seed=seed,
+        )
+    )  # fmt: skip
+
+
+@bench.command("searchers")
+def bench_searchers(
+    landscapes: Annotated[
+        list[Path] | None, typer.Argument(help="Landscape files, as `bench record` writes them.")
+    ] = None,
+    synthetic: Annotated[int, typer.Option(help="How many synthetic landscapes to add.")] = 0,
+    searchers: Annotated[str, typer.Option(help="Names with commas.")] = (
+        "portfolio,rl,ilp,greedy,hillclimb,tpe,nsga2,random"
+    ),
+    seeds: Annotated[int, typer.Option(help="Searches of each recorded landscape; synthetic: one.")] = 20,
+    runs: Annotated[str, typer.Option(help="Measured runs at which to judge.")] = "10,25,50,100",
+    tasks: Annotated[
+        str, typer.Option(help="limit (best plan within the limit), front (every limit), or both.")
+    ] = "limit,front",
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
+    out: Annotated[Path, typer.Option(help="Directory for the figures; searches in it are kept.")] = Path(
+        "autoprec-bench"
+    ),
+    jobs: Annotated[int, typer.Option(help="Searches at once.")] = 2,
+) -> None:
+    """Compare searchers at equal budgets of measured runs, replayed on LANDSCAPES; table, CSV and plots."""
+    from autoprec.benching import Wanted, run_bench_searchers
+
+    wanted = Wanted.check(landscapes or [], synthetic, searchers, seeds, runs, tasks, objective)
+    raise typer.Exit(run_bench_searchers(wanted, out, jobs))

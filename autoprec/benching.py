@@ -1,0 +1,294 @@
+"""`autoprec bench searchers`: searchers at equal budgets on replayed landscapes, as table, CSV and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from rich.progress import Progress as Bars
+from rich.table import Table
+from scipy.stats import bootstrap
+
+from autoprec.agents.comparison import (
+    TASKS,
+    Known,
+    Replayed,
+    Search,
+    Task,
+    best_known,
+    runs_to,
+    scores,
+    search,
+)
+from autoprec.agents.searcher import SEARCHERS
+from autoprec.envs.benchmark_set import benchmark_landscape
+from autoprec.envs.landscape import Landscape
+from autoprec.envs.replay import Replay
+from autoprec.envs.space import OBJECTIVES, Objective
+from autoprec.errors import SettingError
+from autoprec.report import palette
+from autoprec.terminal import make_console
+
+SYNTHETIC = "synthetic:"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be compared.
+
+    Attributes:
+        places: Landscape files, and `synthetic:SEED` for each synthetic one.
+        searchers: Their names.
+        seeds: Seeds on each recorded landscape; a synthetic one is searched once.
+        budgets: Runs at which to judge; the largest is what each search gets.
+        tasks: See `Search`.
+        objective: What is made small.
+    """
+
+    places: tuple[str, ...]
+    searchers: tuple[str, ...]
+    seeds: int
+    budgets: tuple[int, ...]
+    tasks: tuple[Task, ...]
+    objective: Objective
+
+    @classmethod
+    def check(
+        cls, files: Sequence[Path], synthetic: int, searchers: str, seeds: int, budgets: str, tasks: str,
+        objective: str,
+    ) -> Wanted:  # fmt: skip
+        """Return what the options ask for.
+
+        Raises:
+            SettingError: An option cannot be used; names it, the value and what to do.
+        """
+        names = tuple(searchers.split(","))
+        for name in names:
+            if name not in SEARCHERS:
+                raise SettingError(f"unknown searcher {name!r}; use one of {', '.join(SEARCHERS)}")
+        numbers = budgets.split(",")
+        if not all(number.isdigit() and int(number) > 0 for number in numbers):
+            raise SettingError(f"runs is {budgets!r}; give numbers above 0 with commas: 10,50,100")
+        asked = [task for task in TASKS if task in tasks.split(",")]
+        if len(asked) != len(tasks.split(",")):
+            raise SettingError(f"tasks is {tasks!r}; use {', '.join(TASKS)}")
+        if objective not in OBJECTIVES:
+            raise SettingError(f"unknown objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+        if seeds < 1 or synthetic < 0:
+            raise SettingError(f"seeds is {seeds} and synthetic {synthetic}; give 1 or more, and 0 or more")
+        places = (*map(str, files), *(f"{SYNTHETIC}{seed}" for seed in range(synthetic)))
+        if not places:
+            raise SettingError("nothing to search: give landscape files, or --synthetic 20")
+        return cls(
+            places, names, seeds, tuple(sorted({int(n) for n in numbers})), tuple(asked), objective
+        )  # fmt: skip
+
+    def searches(self) -> Iterator[tuple[str, Task, str, int]]:
+        """Yield (place, task, searcher, seed) of every search."""
+        for place in self.places:
+            for seed in range(1 if place.startswith(SYNTHETIC) else self.seeds):
+                for task in self.tasks:
+                    for name in self.searchers:
+                        yield place, task, name, seed
+
+
+@cache
+def landscape_at(place: str) -> Replayed:
+    """Return the landscape of a file (with a law where it is not complete), or `synthetic:SEED`.
+
+    Raises:
+        LandscapeError: The file cannot be read, or holds too few runs for a law.
+    """
+    if place.startswith(SYNTHETIC):
+        return benchmark_landscape(int(place.removeprefix(SYNTHETIC)))
+    found = Landscape.load(place)
+    return found if found.complete else Replay(found)
+
+
+def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
+    """Search, skipping what `out/searches.jsonl` already holds; write and print the figures.
+
+    Every search is written as it ends, so a comparison that was stopped goes on where it was.
+
+    Raises:
+        UserError: A landscape cannot be read, or the directory not be written.
+    """
+    for place in wanted.places:
+        landscape_at(place)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        kept = out / "searches.jsonl"
+        done = _read(kept)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"out is {str(out)!r}; it cannot be used: {error}") from error
+    runs = wanted.budgets[-1]
+    names = {place: landscape_at(place).name for place in wanted.places}
+    open_ = [
+        key for key in wanted.searches()
+        if (names[key[0]], key[2], key[1], key[3], wanted.objective, runs) not in done
+    ]  # fmt: skip
+    console = make_console()
+    # A fork would inherit torch's and BLAS's threads in any state.
+    with (
+        Bars(console=console, transient=True) as bars,
+        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
+        kept.open("a", encoding="utf-8") as file,
+    ):
+        task_id = bars.add_task("searching", total=len(open_))
+        pending = {pool.submit(_one, key, runs, wanted.objective): key for key in open_}
+        for future in as_completed(pending):
+            found = future.result()
+            done[(found.landscape, found.searcher, found.task, found.seed, wanted.objective, runs)] = found
+            line = {"runs": runs, "objective": wanted.objective, **found.to_data()}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            bars.advance(task_id)
+    asked = {
+        (names[place], name, task, seed, wanted.objective, runs)
+        for place, task, name, seed in wanted.searches()
+    }
+    searches = [found for key, found in done.items() if key in asked]
+    known = {
+        names[place]: best_known(
+            landscape_at(place), [s for s in searches if s.landscape == names[place]], wanted.objective
+        )
+        for place in wanted.places
+    }
+    for task in wanted.tasks:
+        rows = [found for found in searches if found.task == task]
+        console.print(_table(wanted, task, rows, known))
+        _plot(wanted, task, rows, known).write_html(out / f"{task}.html", include_plotlyjs=True)
+    _write_csv(out / "searchers.csv", wanted, searches, known)
+    console.print(f"Searches: {kept}\nFigures: {out / 'searchers.csv'}\nPlots: " + ", ".join(
+        str(out / f"{task}.html") for task in wanted.tasks
+    ), soft_wrap=True)  # fmt: skip
+    return 0
+
+
+def _one(key: tuple[str, Task, str, int], runs: int, objective: Objective) -> Search:
+    place, task, name, seed = key
+    return search(landscape_at(place), task, name, seed, runs, objective)
+
+
+def _read(file: Path) -> dict[tuple[str, str, str, int, str, int], Search]:
+    """Return the searches that a file holds; a last line that was cut short is passed over."""
+    found = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                data = json.loads(line)
+            except ValueError:
+                continue
+            runs, objective = data.pop("runs"), data.pop("objective")
+            one = Search.from_data(data)
+            found[(one.landscape, one.searcher, one.task, one.seed, objective, runs)] = one
+    return found
+
+
+def _figure(found: Search, known: Known, runs: int) -> float:
+    got = scores(found, known, runs)
+    return 100 * (got.area if found.task == "front" else got.regret)
+
+
+def _by_landscape(rows: Sequence[Search], known: dict[str, Known], runs: int) -> NDArray[np.float64]:
+    """Return the figure of each landscape, the mean over its seeds: landscapes count alike."""
+    return np.array(
+        [
+            np.mean([_figure(found, known[name], runs) for found in rows if found.landscape == name])
+            for name in dict.fromkeys(found.landscape for found in rows)
+        ]
+    )
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean and its bootstrap 95% interval; of one value, that value three times."""
+    mean = float(values.mean())
+    if len(values) < 2 or np.ptp(values) == 0:
+        return mean, mean, mean
+    found = bootstrap((values,), np.mean, n_resamples=2000, method="percentile", rng=np.random.default_rng(0))
+    return mean, float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def _spread(rows: Sequence[Search], known: dict[str, Known], runs: int) -> tuple[float, float, float]:
+    """Return mean and interval over landscapes; over seeds where there is one landscape."""
+    values = _by_landscape(rows, known, runs)
+    if len(values) == 1:
+        values = np.array([_figure(found, known[found.landscape], runs) for found in rows])
+    return mean_interval(values)
+
+
+def _table(wanted: Wanted, task: Task, rows: Sequence[Search], known: dict[str, Known]) -> Table:
+    what = {
+        "front": "Hypervolume, % of the best known (more is better)",
+        "limit": "Regret at the limit, % of the possible gain (less is better)",
+    }[task]
+    count = len({found.landscape for found in rows})
+    table = Table(
+        title=f"{what}: mean [95% interval] over {count} landscapes" if count > 1 else what,
+        caption="runs to 95%: median, and how many searches got there; s/run: thinking for each proposed run",
+    )
+    table.add_column("searcher")
+    for budget in wanted.budgets:
+        table.add_column(f"{budget} runs", justify="right")
+    table.add_column("runs to 95%", justify="right")
+    table.add_column("s/run", justify="right")
+    for name in wanted.searchers:
+        own = [found for found in rows if found.searcher == name]
+        took = [runs_to(found, known[found.landscape]) for found in own]
+        # A search that never got there took longer than any that did.
+        middle = float(np.median([np.inf if runs is None else runs for runs in took]))
+        reached = sum(runs is not None for runs in took)
+        table.add_row(
+            name,
+            *("{:.1f} [{:.1f}, {:.1f}]".format(*_spread(own, known, budget)) for budget in wanted.budgets),
+            f"{'–' if np.isinf(middle) else f'{middle:.0f}'} ({reached}/{len(own)})",
+            f"{np.mean([found.thinking for found in own]):.3f}",
+        )
+    return table
+
+
+def _plot(wanted: Wanted, task: Task, rows: Sequence[Search], known: dict[str, Known]) -> go.Figure:
+    """Return the mean figure of every searcher after each run, with its interval."""
+    figure = go.Figure()
+    runs = list(range(1, wanted.budgets[-1] + 1))
+    for name, (colour, _) in palette.searcher_styles(wanted.searchers).items():
+        own = [found for found in rows if found.searcher == name]
+        spread = np.array([_spread(own, known, count) for count in runs])
+        band = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+        figure.add_scatter(x=runs, y=spread[:, 2], **band, legendgroup=name)
+        figure.add_scatter(
+            x=runs, y=spread[:, 1], **band, legendgroup=name, fill="tonexty", fillcolor=colour, opacity=0.15
+        )
+        figure.add_scatter(
+            x=runs, y=spread[:, 0], mode="lines", name=palette.label(name), legendgroup=name,
+            line={"color": colour, "width": 2},
+        )  # fmt: skip
+    what = {"front": "hypervolume, % of the best known", "limit": "regret, % of the possible gain"}[task]
+    figure.update_layout(
+        template="plotly_white", xaxis_title="measured runs", yaxis_title=what, width=900, height=520
+    )
+    return figure
+
+
+def _write_csv(file: Path, wanted: Wanted, searches: Sequence[Search], known: dict[str, Known]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        heads = [f"{what}_at_{budget}" for budget in wanted.budgets for what in ("regret", "hypervolume")]
+        writer.writerow(["landscape", "task", "searcher", "seed", *heads, "runs_to_95", "thinking_s"])
+        for found in sorted(searches, key=lambda s: (s.landscape, s.task, s.searcher, s.seed)):
+            best = known[found.landscape]
+            got = [scores(found, best, budget) for budget in wanted.budgets]
+            figures = [f"{value:.5f}" for one in got for value in (one.regret, one.area)]
+            writer.writerow(
+                [found.landscape, found.task, found.searcher, found.seed, *figures, runs_to(found, best),
+                 f"{found.thinking:.4f}"]
+            )  # fmt: skip

@@ -1,0 +1,37 @@
+import numpy as np
+from commands import TINY, command, write
+
+from autoprec.envs.landscape import Landscape
+
+
+def test_a_small_space_is_recorded_whole_and_searched(tmp_path):
+    write(tmp_path, "tiny.py", TINY)
+    call = ["bench", "record", "tiny.py:Tiny", "--formats", "fp32,bf16", "--max-quality-drop", "0.01",
+            "--out", "tiny.json.gz"]  # fmt: skip
+    code, out, err = command(tmp_path, *call)
+    assert code == 0, err
+    assert "8 runs, every plan of the space: tiny.json.gz" in out
+    found = Landscape.load(tmp_path / "tiny.json.gz")
+    assert found.complete and len(found.trials) == 8 and found.max_quality_drop == 0.01
+    assert all(trial.ok and np.isfinite([trial.time, trial.drop]).all() for trial in found.trials)
+    # Recorded again, nothing is measured again: the figures are the same.
+    assert command(tmp_path, *call)[0] == 0
+    again = Landscape.load(tmp_path / "tiny.json.gz")
+    assert {t.assignment: t.time for t in again.trials} == {t.assignment: t.time for t in found.trials}
+    code, out, err = command(
+        tmp_path, "bench", "searchers", "tiny.json.gz", "--searchers", "random", "--seeds", 2, "--runs", "8"
+    )
+    assert code == 0, err
+
+
+def test_mistakes_are_one_line(tmp_path):
+    write(tmp_path, "tiny.py", TINY)
+    for options, message in (
+        (["--runs", "0"], "runs is 0; at least 1 plan is measured"),
+        (["--runtime", "all"], "a landscape is of one runtime"),
+        (["--out", "nowhere/x.json"], "its directory cannot be written to"),
+    ):
+        given = ["bench", "record", "tiny.py:Tiny", "--out", "x.json", *options]
+        code, _, err = command(tmp_path, *given)
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert message in err
