@@ -97,6 +97,7 @@ class RuntimeSearch:
         self.name = runtime
         self._parts = parts
         left = math.inf if parts.seconds is None else PROFILE_SHARE * parts.seconds - parts.elapsed()
+        self._passes = 0
         self._profile_until = parts.elapsed() + left / to_profile
         parts.prepared.use_runtime(runtime)
         self.context = parts.prepared.context_for(runtime)
@@ -304,9 +305,13 @@ class RuntimeSearch:
 
     @contextmanager
     def _guard(self, what: str, late: list[str]) -> Iterator[str]:
-        """Leave out a kernel for which there is no time, or that took the process down."""
+        """Leave out a kernel for which there is no time, or that took the process down.
+
+        The first is profiled however late it is: without any format there is nothing to search.
+        """
         parts = self._parts
-        if parts.elapsed() > self._profile_until:
+        self._passes += 1
+        if parts.elapsed() > self._profile_until and self._passes > 1:
             if not what.startswith(REFINING):
                 late.append(what)
             yield LATE
