@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from autoprec.envs.additive import Floats, Ints
 from autoprec.envs.space import Goal, SearchSpace, Trial
-from autoprec.envs.surrogate import DROP_MISFIT, Surrogate
+from autoprec.envs.surrogate import Surrogate
 
 FRONT_LIMITS = (0.03, 0.1, 0.3, 1.0, 1.0, 2.0, 5.0, 10.0)
 """Limits asked about for a whole front, in units of the goal's own, which counts twice."""
@@ -103,7 +103,7 @@ class Acquisition:
 
     def _gains(self, plans: Ints) -> tuple[Floats, Floats]:
         _, drop = self._figures(plans)
-        noise = np.hypot(self._surrogate.drop_noise, DROP_MISFIT * np.abs(drop))
+        noise = self._surrogate.drop_error(drop)
         chance = np.stack([ndtr((limit - drop) / noise) for limit in self._limits])
         allowed = self._surrogate.ok_probability(plans)
         if self._goal.max_bytes is not None:

@@ -152,7 +152,7 @@ class _Law:
         hot = self._hot(plans)
         factor = np.exp(np.clip(self._excess.predict(hot), -3, 3))
         drop = (hot @ self._damage + self._floor) * factor - self._floor
-        return np.maximum(self._time.predict(hot), 1e-3), np.asarray(drop)
+        return np.maximum(np.asarray(self._time.predict(hot)), 1e-3), np.asarray(drop)
 
     def _hot(self, plans: NDArray[np.intp]) -> Floats:
         """Return which choices `[N, C]` plans `[N, U]` make, those of the baseline left out."""

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoprec.envs.additive import AdditivePosterior, AdditivePrior, Floats, Ints
+from autoprec.envs.additive import AdditiveDraws, AdditivePosterior, AdditivePrior, Floats, Ints
 from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
 
 TIME_NOISE = 0.01
 """Expected relative noise of a measured time (a median of paired ratios)."""
 DROP_MISFIT = 0.15
 """Relative error of the additive law of damage: neighbours amplify or cancel each other."""
+SLOW_STD = 0.3
+"""Standard deviation of the log of a slow format's time, for each factor of e that it is slower."""
 ROOTS = (1.0, 0.5)
 
 
@@ -47,43 +49,38 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class SurrogateDraws:
-    """`S` equally likely worlds: tables that give time and drop of any plan by addition.
-
-    `time = time_offset + sum(time[u, x_u])`, `drop = drop_offset + sum(damage[u, x_u]) ** root`.
+    """`S` equally likely worlds: laws that give time and drop of any plan.
 
     Attributes:
-        time: `[S, U, K]` relative time.
-        time_offset: `[S]` relative time outside the units.
-        damage: `[S, U, K]` damage.
-        drop_offset: `[S]` drop of a plan without damage.
-        root: The power that summed damage is raised to.
+        time_law: Gives relative times.
+        drop_law: Gives drops.
     """
 
-    time: Floats
-    time_offset: Floats
-    damage: Floats
-    drop_offset: Floats
-    root: float
+    time_law: AdditiveDraws
+    drop_law: AdditiveDraws
+
+    @property
+    def time(self) -> Floats:
+        """Relative time of each unit in each format, `[S, U, K]`."""
+        return self.time_law.table
+
+    @property
+    def damage(self) -> Floats:
+        """Damage of each unit in each format, `[S, U, K]`."""
+        return self.drop_law.table
 
     def evaluate(self, assignments: Ints) -> tuple[Floats, Floats]:
         """Return times and drops `[S, N]` of plans `[N, U]`."""
-        worlds, units, formats = self.time.shape
-        hot = np.zeros((len(assignments), units, formats))
-        np.put_along_axis(hot, assignments[:, :, None], 1.0, axis=2)
-        flat = hot.reshape(len(assignments), units * formats).T
-        time = self.time_offset[:, None] + self.time.reshape(worlds, -1) @ flat
-        total = self.damage.reshape(worlds, -1) @ flat
-        return time, self.drop_offset[:, None] + total**self.root
+        return self.time_law.evaluate(assignments), self.drop_law.evaluate(assignments)
 
     def evaluate_each(self, assignments: Ints) -> tuple[Floats, Floats]:
         """Return times and drops `[S]` of one plan `[S, U]` in each world."""
-        cells = (np.arange(len(assignments))[:, None], np.arange(assignments.shape[1]), assignments)
-        total = self.damage[cells].sum(axis=1)
-        return self.time_offset + self.time[cells].sum(axis=1), self.drop_offset + total**self.root
+        return self.time_law.evaluate_each(assignments), self.drop_law.evaluate_each(assignments)
 
     def budget(self, limit: float) -> Floats:
         """Return the summed damage `[S]` that a drop of `limit` allows."""
-        return np.asarray(np.maximum(limit - self.drop_offset, 0.0) ** (1 / self.root))
+        law = self.drop_law
+        return np.asarray(np.maximum(limit - law.offset, 0.0) ** (1 / law.root))
 
 
 class Surrogate:
@@ -116,7 +113,7 @@ class Surrogate:
         self.blame = failure_blame(self.space, trials)
         time = np.array([trial.time for trial in good])
         drop = np.array([trial.drop for trial in good])
-        self._time = AdditivePosterior(self._time_prior(), plans, time, 0.5 * TIME_NOISE * np.abs(time))
+        self._time = AdditivePosterior(self._time_prior(), plans, time, _time_misfit(time))
         self._drop = self._fit_drop(plans, drop)
         self.root = self._drop.prior.root
         return self
@@ -141,33 +138,24 @@ class Surrogate:
         """Bytes that each format adds to the baseline's, `[U, K]`; exact."""
         return self._byte_table
 
-    @property
-    def drop_noise(self) -> float:
-        """Estimated standard deviation of a measured drop around the law."""
-        return self._drop.noise
+    def drop_error(self, drop: Floats) -> Floats:
+        """Return the standard deviation of drops measured where a law gives `drop`: noise and misfit."""
+        return np.asarray(np.hypot(self._drop.noise, self._drop.misfit_scale * self._misfit(drop)))
 
     def mode(self) -> SurrogateDraws:
         """Return the most likely world, as one draw."""
-        return SurrogateDraws(
-            self._time.table[None],
-            self._time.offset[None],
-            self._drop.table[None],
-            self._drop.offset[None],
-            self.root,
-        )
+        return SurrogateDraws(self._time.mode(), self._drop.mode())
 
     def draw(self, rng: np.random.Generator, count: int = 1) -> SurrogateDraws:
         """Return `count` posterior draws."""
-        time, time_offset = self._time.draw(rng, count)
-        damage, drop_offset = self._drop.draw(rng, count)
-        return SurrogateDraws(time, time_offset, damage, drop_offset, self.root)
+        return SurrogateDraws(self._time.draw(rng, count), self._drop.draw(rng, count))
 
     def predict(self, assignments: Ints) -> Prediction:
         """Return what is expected of plans `[N, U]`."""
         time, time_std = self._time.predict(assignments)
         drop, drop_std = self._drop.predict(assignments)
-        own_time = np.hypot(self._time.noise, 0.5 * TIME_NOISE * time)
-        own_drop = np.hypot(self._drop.noise, self._misfit(drop))
+        own_time = np.hypot(self._time.noise, self._time.misfit_scale * _time_misfit(time))
+        own_drop = self.drop_error(drop)
         return Prediction(
             time_mean=time,
             time_std=np.hypot(time_std, own_time),
@@ -201,18 +189,22 @@ class Surrogate:
 
     def _time_prior(self) -> AdditivePrior:
         rows = np.arange(len(self.space.units))
-        units_time = float(np.exp(self._log_time)[rows, list(self.space.baseline)].sum())
+        own = self._log_time[rows, list(self.space.baseline)]
+        units_time = float(np.exp(own).sum())
         return AdditivePrior(
             log_table=self._log_time,
             global_std=0.1,
             format_std=0.15,
             unit_std=0.1,
-            cell_std=0.1,
+            # What is much slower than the unit's own format by the profile is so in its own way: layouts,
+            # conversions and caches differ with the neighbours.
+            cell_std=0.1 + SLOW_STD * np.maximum(self._log_time - own[:, None], 0.0),
             offset=1 - units_time,
             offset_std=0.2,
             root=1.0,
             noise=TIME_NOISE,
             noise_floor=0.2 * TIME_NOISE,
+            border_std=0.2,
         )
 
     def _fit_drop(self, plans: Ints, drop: Floats) -> AdditivePosterior:
@@ -242,12 +234,14 @@ class Surrogate:
             global_std=1.0,
             format_std=0.7,
             unit_std=1.5,
-            cell_std=0.5,
+            cell_std=np.full(self.space.mask.shape, 0.5),
             offset=0.0,
             offset_std=noise,
             root=root,
             noise=noise,
             noise_floor=0.01 * self.limit_scale,
+            coupling=0.1,
+            coupling_std=0.2,
         )
 
 
@@ -258,6 +252,15 @@ def _log_time_prior(space: SearchSpace, profile: Profile) -> Floats:
     # An emulated format has no time of its own: nothing is gained by it.
     time = np.where(np.isfinite(profile.time) & (profile.time > 0), profile.time, base[:, None])
     return np.asarray(np.log(time))
+
+
+def _time_misfit(time: Floats) -> Floats:
+    """Return how far the law of time may be off: more for what is slower than the baseline.
+
+    Slow plans are slow by conversions and caches, which add up badly; they do not matter to a search, but
+    must not pull at the law where it does.
+    """
+    return np.asarray(0.5 * TIME_NOISE * np.abs(time) * np.hypot(1.0, 20 * np.maximum(time - 1, 0.0)))
 
 
 def _log_damage_prior(space: SearchSpace, profile: Profile) -> Floats:
