@@ -19,7 +19,7 @@ from autoprec.envs.space import Goal, Profile, SearchSpace, Trial
 
 TIME_NOISE = 0.01
 """Expected relative noise of a measured time (a median of paired ratios)."""
-DROP_MISFIT = 0.15
+DROP_MISFIT = 0.1
 """Relative error of the additive law of damage: neighbours amplify or cancel each other."""
 SLOW_STD = 0.3
 """Standard deviation of the log of a slow format's time, for each factor of e that it is slower."""

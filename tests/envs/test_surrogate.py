@@ -164,9 +164,9 @@ def test_a_draw_keeps_its_own_budget() -> None:
     plans = mixed_plans(landscape, 30, np.random.default_rng(0))
     surrogate = surrogate_of(landscape).fit(measured(landscape, plans))
     draws = surrogate.draw(np.random.default_rng(0), 4)
-    limit = landscape.max_quality_drop
+    limit, law = landscape.max_quality_drop, draws.drop_law
     np.testing.assert_allclose(
-        draws.drop_offset + draws.budget(limit) ** draws.root, np.maximum(limit, draws.drop_offset)
+        law.offset + draws.budget(limit) ** law.root, np.maximum(limit, law.offset)
     )
 
 
