@@ -31,7 +31,7 @@ def make(name: str) -> Iterator[Make]:
 
     def build(problem: Problem, seed: int) -> Searcher:
         if name == "rl":
-            searcher: Searcher = RLSearcher(problem, seed, first_iterations=2, iterations=1)
+            searcher: Searcher = RLSearcher(problem, seed, settings=PPOSettings(first_iterations=2, iterations=1))
         elif name == "portfolio":
             searcher = Portfolio(problem, seed, [member for member in PRIOR if member != "rl"])
         else:
