@@ -11,7 +11,7 @@ from autoprec.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class PPOSettings:
-    """How the policy of a search is trained; the defaults are what `benchmarks/results/ppo-tuning.json` compared.
+    """How the policy of a search is trained.
 
     Attributes:
         first_iterations: Iterations before the first proposal (2 s of one core at 24 units for 8 of them).
@@ -20,7 +20,7 @@ class PPOSettings:
         entropy: Weight of the policy's entropy in the loss.
         epochs: Passes over each training batch.
         batch_steps: Steps of one training batch, in whole episodes: 16 at least, 64 at most.
-        hidden: Width of the network; with another than the default, training starts without the shipped policy.
+        hidden: Width of the network; with another than the default, training starts from no shipped policy.
     """
 
     first_iterations: int = 8
@@ -42,7 +42,9 @@ class PPOSettings:
             least = 0 if field.name in ("first_iterations", "iterations", "entropy") else 1 if whole else 1e-9
             if not isinstance(value, int if whole else (int, float)) or not least <= value < 1e9:
                 kind = "a whole number" if whole else "a number"
-                raise SettingError(f"PPO setting {field.name} is {value!r}; it must be {kind}, {least:g} or more")
+                raise SettingError(
+                    f"PPO setting {field.name} is {value!r}; it must be {kind}, {least:g} or more"
+                )
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> PPOSettings:
@@ -51,7 +53,7 @@ class PPOSettings:
         Raises:
             SettingError: A name is unknown, or a text is no number of the right kind.
         """
-        known = {field.name: type(field.default) for field in fields(cls)}
+        known = {field.name: int if isinstance(field.default, int) else float for field in fields(cls)}
         values: dict[str, Any] = {}
         for name, text in texts.items():
             if name not in known:

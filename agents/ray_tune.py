@@ -26,6 +26,7 @@ from autoprec.digest import Digest
 from autoprec.envs.space import Assignment, Trial, best_trial
 from autoprec.errors import AutoPrecError, SettingError
 
+DEFAULTS = PPOSettings()
 JOURNAL = "runs.jsonl"
 BATCH = 4
 """Most plans that a searcher proposes at once, as in every search."""
@@ -48,13 +49,13 @@ class Candidate:
 
     searcher: str
     seed: int = 0
-    ppo: PPOSettings = PPOSettings()
+    ppo: PPOSettings = DEFAULTS
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.searcher not in SEARCHERS:
             raise SettingError(f"unknown searcher {self.searcher!r}; use one of {', '.join(SEARCHERS)}")
-        if self.searcher != "rl" and self.ppo != PPOSettings():
+        if self.searcher != "rl" and self.ppo != DEFAULTS:
             raise SettingError(f"searcher {self.searcher!r} takes no PPO settings; only 'rl' does")
 
     @property
@@ -125,8 +126,8 @@ def tune_agents(
     Args:
         problem: The problem.
         evaluate: Measures a plan; its second argument is who proposed it. It is sent (pickled) to one process
-            of its own, where it is called for one plan at a time; what holds a model should build it there, at
-            the first call.
+            of its own, where it is called for one plan at a time; what holds a model should build it there,
+            at the first call.
         candidates: The trials, distinct.
         budget: Most measured runs of all together; a plan that several ask for is measured and counted once.
         folder: Takes the journal of measured runs, from which a killed search goes on, and Tune's own files.

@@ -144,6 +144,11 @@ class SharedRuns:
         """Return why a search ended by itself, or `None` where it did not."""
         return self._ended.get(name)
 
+    def close(self) -> None:
+        """Let go of the journal; a process that ends does so too."""
+        self._file.close()
+        self._lock.release()
+
     def _take(self, name: str, searcher: str, trial: Trial, *, new: bool) -> Trial:
         if new:
             self._number[trial.assignment] = len(self._runs)
@@ -187,8 +192,8 @@ class SharedRuns:
             )
         if found.budget != wanted.budget:
             raise JournalError(
-                f"{str(self._path)!r} is of a search of {found.budget} runs, not {wanted.budget}; use another "
-                "folder, or the same number"
+                f"{str(self._path)!r} is of a search of {found.budget} runs, not {wanted.budget}; use the "
+                "same number, or another folder"
             )
 
     def _replay(self, record: _Given) -> None:
