@@ -24,7 +24,7 @@ from autoprec.agents.shared_runs import JournalError, SharedRuns
 from autoprec.agents.warm_start import initial_plans
 from autoprec.digest import Digest
 from autoprec.envs.space import Assignment, Trial, best_trial
-from autoprec.errors import AutoPrecError, SettingError
+from autoprec.errors import AutoPrecError, SettingError, one_line
 
 DEFAULTS = PPOSettings()
 JOURNAL = "runs.jsonl"
@@ -36,7 +36,7 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 
 class TrialError(AutoPrecError):
-    """A candidate's process broke down."""
+    """Ray did not start, or the process of a candidate broke down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def tune_agents(
     Raises:
         SettingError: The budget or the candidates cannot be used.
         JournalError: The folder is another search's, in use, or holds this one and `resume` is off.
-        TrialError: A candidate broke down.
+        TrialError: Ray did not start, or a candidate broke down.
         AutoPrecError: A measured run broke down; what was measured before is kept.
     """
     names = [candidate.name for candidate in candidates]
@@ -386,15 +386,18 @@ def _ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
             if threading.current_thread() is threading.main_thread():
                 stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
             stack.callback(ray.shutdown)
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                logging_level="ERROR",
-                log_to_driver=False,
-                _temp_dir=str(place),
-            )
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    logging_level="CRITICAL",
+                    log_to_driver=False,
+                    _temp_dir=str(place),
+                )
+            except Exception as error:  # Ray has no class of its own for this
+                raise TrialError(f"Ray did not start here ({one_line(error)}); resume when it can") from error
         yield
 
 

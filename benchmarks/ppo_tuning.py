@@ -2,10 +2,10 @@
 
     python -m benchmarks.ppo_tuning out/ [--landscapes 8]     goes on where it was stopped
 
-Each setting differs from the defaults in one thing. Landscapes are synthetic ones whose seeds lie outside of
-those that the shipped policy was trained on, and the recorded one of the small CNN; each is searched with a seed
-of its own. A setting is judged by the difference of what it saves to what the defaults save on the same
-landscape, in percentage points of the baseline's time.
+Each setting differs from the defaults in one thing. Landscapes are the recorded one of the small CNN and
+synthetic ones with other seeds than the shipped policy was trained on; each is searched with a seed of its own.
+A setting is judged by the difference of what it saves to what the defaults save on the same landscape, in
+percentage points of the baseline's time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def write(names: list[str], gains: list[list[list[float]]]) -> None:
         rows.append(row)
     result = {
         "command": "python -m benchmarks.ppo_tuning FOLDER",
-        "unit": "percentage points of the baseline's time; differences are means with bootstrap 95% intervals",
+        "unit": "points (%) of the baseline's time; differences: mean and bootstrap 95% interval",
         "own_runs": OWN,
         "landscapes": names,
         "seeds": list(range(len(names))),
