@@ -29,7 +29,9 @@ class _Record(BaseModel):
 
 
 class _Head(_Record):
-    schema_version: Literal["autoprec.shared-runs/1"] = Field("autoprec.shared-runs/1", alias="schema")
+    schema_version: Literal["autoprec.shared-runs/1"] = Field(
+        default="autoprec.shared-runs/1", alias="schema"
+    )
     search: str
     budget: int
 

@@ -3,8 +3,8 @@
     python -m benchmarks.ppo_tuning out/ [--landscapes 8]     goes on where it was stopped
 
 Each setting differs from the defaults in one thing. Landscapes are the recorded one of the small CNN and
-synthetic ones with other seeds than the shipped policy was trained on; each is searched with a seed of its own.
-A setting is judged by the difference of what it saves to what the defaults save on the same landscape, in
+synthetic ones with other seeds than the shipped policy was trained on; each is searched with its own seed. A
+setting is judged by the difference of what it saves to what the defaults save on the same landscape, in
 percentage points of the baseline's time.
 """
 
