@@ -149,44 +149,60 @@ def tune_agents(
     first = initial_plans(problem)
     share, batch = _share(budget, len(first), len(names), halve=halve)
     target = Path(folder).resolve()
-    with _owned(target, resume=resume), _ray(target, workers + threads, len(names)):
-        import ray
-        from ray import tune
+    journal = (target / JOURNAL, _digest(problem, names, halve=halve), budget, evaluate)
+    with _owned(target, resume=resume):
+        SharedRuns(*journal).close()  # what is wrong with the journal is said before Ray starts
+        with _ray(target, workers + threads, len(names)):
+            import ray
 
-        remote = ray.remote(num_cpus=threads, max_restarts=0)(SharedRuns)
-        shared = remote.remote(target / JOURNAL, _digest(problem, names, halve=halve), budget, evaluate)
-        _get(shared.spent.remote())
-        configuration = tune.RunConfig(
-            name="tune",
-            storage_path=str(target),
-            verbose=0,
-            callbacks=[_reporter(on_report)],
-            stop=None if halve else {"own": share},
-        )
-        trainable = tune.with_resources(
-            tune.with_parameters(_run_candidate, problem=problem, shared=shared, first=first, batch=batch),
-            {"cpu": 1},
-        )
-        results = tune.Tuner(
-            trainable,
-            param_space={"candidate": tune.grid_search([asdict(candidate) for candidate in candidates])},
-            tune_config=tune.TuneConfig(
-                metric="score",
-                mode="max",
-                scheduler=_scheduler(len(names), share) if halve else None,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=configuration,
-        ).fit()
-        if (failure := _get(shared.failure.remote())) is not None:
-            raise AutoPrecError(f"a measured run broke down: {failure}; mend it and resume")
-        for result in results:
-            if result.error is not None:
-                name = _candidate(result.config["candidate"]).name
-                raise TrialError(f"candidate {name!r} broke down: {_last_line(result.error)}")
-        outcomes = [_outcome(problem, shared, candidate, halve=halve) for candidate in candidates]
-        runs = _get(shared.measured.remote())
+            shared = ray.remote(num_cpus=threads, max_restarts=0)(SharedRuns).remote(*journal)
+            _compete(
+                candidates,
+                {"problem": problem, "shared": shared, "first": first, "batch": batch},
+                None if halve else {"own": share},
+                _scheduler(len(names), share) if halve else None,
+                target,
+                on_report,
+            )
+            if (failure := _get(shared.failure.remote())) is not None:
+                raise AutoPrecError(f"a measured run broke down: {failure}; mend it and resume")
+            outcomes = [_outcome(problem, shared, candidate, halve=halve) for candidate in candidates]
+            runs = _get(shared.measured.remote())
     return TunedAgents(tuple(sorted(outcomes, key=lambda outcome: -outcome.gain)), tuple(runs))
+
+
+def _compete(
+    candidates: Sequence[Candidate],
+    parameters: dict[str, Any],
+    stop: dict[str, int] | None,
+    scheduler: Any,
+    folder: Path,
+    on_report: Callable[[str, int, float], None],
+) -> None:
+    """Run the candidates as trials until all have ended.
+
+    Raises:
+        TrialError: One broke down.
+    """
+    from ray import tune
+
+    results = tune.Tuner(
+        tune.with_resources(tune.with_parameters(_run_candidate, **parameters), {"cpu": 1}),
+        param_space={"candidate": tune.grid_search([asdict(candidate) for candidate in candidates])},
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode="max",
+            scheduler=scheduler,
+            trial_dirname_creator=lambda trial: str(trial.trial_id),
+        ),
+        run_config=tune.RunConfig(
+            name="tune", storage_path=str(folder), verbose=0, callbacks=[_reporter(on_report)], stop=stop
+        ),
+    ).fit()
+    for result in results:
+        if result.error is not None:
+            name = _candidate(result.config["candidate"]).name
+            raise TrialError(f"candidate {name!r} broke down: {_last_line(result.error)}")
 
 
 def _share(budget: int, first: int, count: int, *, halve: bool) -> tuple[int, int]:
@@ -316,15 +332,12 @@ def _digest(problem: Problem, names: list[str], *, halve: bool) -> str:
 
 
 def _get(reference: Any) -> Any:
-    """Return an actor's answer; an error of ours is raised as itself."""
+    """Return the answer of the process that measures."""
     import ray
 
     try:
         return ray.get(reference)
-    except ray.exceptions.ActorDiedError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, JournalError):
-            raise cause from None
+    except ray.exceptions.RayActorError as error:
         raise TrialError(f"the process that measures ended: {_last_line(error)}") from error
 
 

@@ -49,7 +49,7 @@ class _Given(_Record):
 
     to: str
     searcher: str
-    run: _Run | int
+    run: _Run | Annotated[int, Field(ge=0)]
 
 
 class SharedRuns:
