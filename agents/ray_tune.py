@@ -370,7 +370,7 @@ def _owned(folder: Path, *, resume: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
-    """Start Ray on this machine while the body runs; a Ray that is already there is used and left running.
+    """Start Ray on this machine while the body runs; one that this process has already is used and left.
 
     Ray's files lie in a short path of their own (its sockets cannot have a long one) that is made from the
     folder's, so that what a killed run left is removed by the next.
@@ -397,7 +397,9 @@ def _ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
             shutil.rmtree(place, ignore_errors=True)
             stack.callback(shutil.rmtree, place, ignore_errors=True)
             if threading.current_thread() is threading.main_thread():
-                stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+                # Ray puts a handler of its own in this place.
+                before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+                stack.callback(signal.signal, signal.SIGTERM, before)
             stack.callback(ray.shutdown)
             try:
                 ray.init(
