@@ -294,15 +294,21 @@ def _scheduler(count: int, share: int) -> Any:
 
 
 def _reporter(on_report: Callable[[str, int, float], None]) -> Any:
-    from ray.tune import Callback
+    from ray.tune.progress_reporter import TrialProgressCallback
 
-    class Reporter(Callback):  # type: ignore[misc]  # Ray has no types
-        """Passes on what trials report."""
+    class Reporter(TrialProgressCallback):  # type: ignore[misc]  # Ray has no types
+        """Passes on what trials report, in the place of Tune's own, which prints although `verbose` is 0."""
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
             on_report(_candidate(trial.config["candidate"]).name, result["runs"], result["gain"])
+
+        def _print(self, msg: str) -> None:
+            pass
+
+        def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None:
+            pass
 
     return Reporter()
 

@@ -34,10 +34,10 @@ sys.path.insert(0, sys.argv[4])
 from test_ray_tune import BUDGET, CANDIDATES, LANDSCAPE, PROBLEM
 from autoprec.agents.ray_tune import tune_agents
 
-def evaluate(plan, searcher, log=Path(sys.argv[2])):
+def evaluate(plan, searcher, log=Path(sys.argv[2]), seconds=float(sys.argv[3])):
     with log.open("a") as file:
         file.write(f"{plan}\\n")
-    time.sleep(float(sys.argv[3]))
+    time.sleep(seconds)
     return LANDSCAPE.evaluate(plan, searcher)
 
 tune_agents(PROBLEM, evaluate, CANDIDATES, BUDGET, folder=sys.argv[1], resume=True)
