@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoprec.agents.searcher import Searcher
+from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, Goal, Trial, best_trial, pareto_front
 
 
@@ -83,6 +83,21 @@ def hypervolume(trials: Sequence[Trial], goal: Goal, reference: tuple[float, flo
             area += (cost_limit - cost) * (height - drop)
             height = drop
     return area
+
+
+def gain(problem: Problem, trials: Sequence[Trial]) -> float:
+    """Return the share of the baseline's cost that the trials save, 0 where no plan meets the goal.
+
+    For a whole front it is the share of the area between the baseline's cost and 10 times the goal's limit
+    that the front takes.
+    """
+    goal = problem.goal
+    start = float(problem.profile.baseline_bytes) if goal.objective == "memory" else 1.0
+    if goal.whole_front:
+        reach = 10 * max(goal.max_quality_drop, 1e-9)
+        return hypervolume(trials, goal, (start, reach)) / max(start * reach, 1e-300)
+    best = best_trial(trials, goal)
+    return 0.0 if best is None else 1 - best.cost(goal) / max(start, 1e-300)
 
 
 def regret(trials: Sequence[Trial], goal: Goal, optimum: Trial, start: float = 1.0) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoprec.agents.evaluate import hypervolume
+from autoprec.agents.evaluate import gain
 from autoprec.agents.history import History
 from autoprec.agents.searcher import Problem, Searcher, make_searcher
-from autoprec.envs.space import Assignment, Trial, best_trial
+from autoprec.envs.space import Assignment, Trial
 
 PRIOR: dict[str, tuple[float, float]] = {
     "ilp": (6.0, 2.0),
@@ -58,7 +58,7 @@ class Portfolio(Searcher):
         for trial in trials:
             before = self._score
             self._history.add([trial])
-            self._score = self._result()
+            self._score = gain(self.problem, self._history.trials)
             if trial.searcher in self._wins:
                 for tally in (self._wins, self._losses):
                     for name in tally:
@@ -106,12 +106,3 @@ class Portfolio(Searcher):
             self._members[name] = make_searcher(name, self.problem, self.seed)
             self._members[name].observe(self._history.trials)
         return self._members[name]
-
-    def _result(self) -> float:
-        goal, trials = self.problem.goal, self._history.trials
-        start = float(self.problem.profile.baseline_bytes) if goal.objective == "memory" else 1.0
-        if goal.whole_front:
-            reach = 10 * max(goal.max_quality_drop, 1e-9)
-            return hypervolume(trials, goal, (start, reach)) / max(start * reach, 1e-300)
-        best = best_trial(trials, goal)
-        return 0.0 if best is None else 1 - best.cost(goal) / max(start, 1e-300)

@@ -9,6 +9,7 @@ import numpy as np
 
 from autoprec.agents.acquisition import FRONT_LIMITS, Acquisition
 from autoprec.agents.history import HistorySearcher
+from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.searcher import Problem
 from autoprec.envs.additive import Ints
 from autoprec.envs.surrogate import Surrogate
@@ -16,10 +17,7 @@ from autoprec.envs.surrogate import Surrogate
 if TYPE_CHECKING:
     from autoprec.agents.rl_trainer import Trainer
 
-FIRST_ITERATIONS = 8
-"""PPO iterations before the first proposal (2 s of one core at 24 units, after 5 s of imports)."""
-ITERATIONS = 3
-"""PPO iterations before every later one; more did not find better plans (`autoprec bench searchers`)."""
+DEFAULTS = PPOSettings()
 SAMPLES = 8
 """Plans taken from the policy for each limit: its most likely one, and samples."""
 CLIMBED = 4
@@ -40,11 +38,10 @@ class RLSearcher(HistorySearcher):
     Args:
         problem: The problem.
         seed: Seeds the network, its training and the choice of plans.
-        first_iterations: PPO iterations before the first proposal.
-        iterations: PPO iterations before every later one.
+        settings: How the policy is trained.
         seconds: Ends each training early; then a seed reproduces no longer.
         policy: A policy of an earlier search to start from, as `policy()` returned it; by default the
-            shipped one, which was trained on synthetic workloads.
+            shipped one, which was trained on synthetic workloads, where the network has its width.
     """
 
     name = "rl"
@@ -54,13 +51,12 @@ class RLSearcher(HistorySearcher):
         problem: Problem,
         seed: int,
         *,
-        first_iterations: int = FIRST_ITERATIONS,
-        iterations: int = ITERATIONS,
+        settings: PPOSettings = DEFAULTS,
         seconds: float = float("inf"),
         policy: tuple[dict[str, Any], bytes] | None = None,
     ) -> None:
         super().__init__(problem, seed)
-        self._iterations = (first_iterations, iterations)
+        self._settings = settings
         self._seconds = seconds
         self._start = policy
         self._trainer: Trainer | None = None
@@ -99,9 +95,10 @@ class RLSearcher(HistorySearcher):
         """Train on the surrogate and return distinct plans that the policy plays."""
         whole = self.problem.goal.whole_front
         factors = np.unique(FRONT_LIMITS) if whole else np.array([0.5, 0.7, 0.85, 1.0, 1.2, 1.5])
-        first = self._trainer is None
+        settings = self._settings
+        iterations = settings.first_iterations if self._trainer is None else settings.iterations
         trainer = self._ready(surrogate, (float(factors.min()), float(factors.max())))
-        rewards = trainer.train(surrogate, self._iterations[not first], self._seconds)
+        rewards = trainer.train(surrogate, iterations, self._seconds)
         self.trained_iterations += len(rewards)
         limits = np.repeat(factors * self.problem.goal.max_quality_drop, SAMPLES)
         greedy = np.tile(np.arange(SAMPLES) == 0, len(factors))
@@ -113,8 +110,10 @@ class RLSearcher(HistorySearcher):
         from autoprec.agents.rl_trainer import Trainer
 
         if self._trainer is None:
-            self._trainer = Trainer(self.seed, surrogate, limit_factors)
-            start = self._start or pretrained_policy()
+            self._trainer = Trainer(self.seed, surrogate, limit_factors, self._settings)
+            start = self._start
+            if start is None and self._settings.hidden == DEFAULTS.hidden:
+                start = pretrained_policy()
             if start is not None:
                 self._trainer.load(import_policy(*start))
         return self._trainer

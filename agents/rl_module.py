@@ -50,7 +50,7 @@ class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  #
 
     def setup(self) -> None:
         """Build the layers."""
-        hidden = self.model_config.get("hidden", 64)
+        hidden = self.model_config["hidden"]
         traits = format_traits()
         self.context = _layers(len(FEATURES) + len(TOTAL_FEATURES), hidden, hidden)
         self.format_layer = nn.Linear(len(FORMAT_FEATURES) + traits.shape[1], hidden)

@@ -14,6 +14,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from autoprec.agents.policy_file import PolicyError
+from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.process_state import ProcessState
 from autoprec.agents.rl_module import PrecisionModule
 from autoprec.agents.rl_runner import BatchedEnvRunner, choose
@@ -21,8 +22,7 @@ from autoprec.envs.additive import Floats, Ints
 from autoprec.envs.episodes import Beliefs, Episodes
 from autoprec.envs.surrogate import Surrogate
 
-BATCH_STEPS = 1536
-"""Steps of one training batch, in whole episodes: 16 at least, 64 at most."""
+DEFAULTS = PPOSettings()
 
 
 class Trainer:
@@ -38,18 +38,22 @@ class Trainer:
         seed: Seeds network, environments and sampling.
         surrogate: The first surrogate; the number of its units sizes the batches.
         limit_factors: Limits on the drop that episodes play under, as multiples of the goal's.
-        hidden: Width of the network.
+        settings: How to train.
     """
 
     def __init__(
-        self, seed: int, surrogate: Surrogate, limit_factors: tuple[float, float], hidden: int = 64
+        self,
+        seed: int,
+        surrogate: Surrogate,
+        limit_factors: tuple[float, float],
+        settings: PPOSettings = DEFAULTS,
     ) -> None:
         # RLlib warns at every start that its present API is the present one, and of its own deprecated calls.
         for name in ("ray", "ray.rllib"):
             logging.getLogger(name).setLevel(logging.ERROR)
         self._process = ProcessState(seed)
         with self._process:
-            self._config = ppo_config(seed, len(surrogate.space.units), limit_factors, hidden)
+            self._config = ppo_config(seed, len(surrogate.space.units), limit_factors, settings)
             self._runner = BatchedEnvRunner(config=self._config)
             self._learner = self._config.build_learner(spaces=self._runner.get_spaces())
         # In one process the policy that plays can be the one that learns: nothing to synchronise.
@@ -110,9 +114,11 @@ class Trainer:
             ) from error
 
 
-def ppo_config(seed: int, units: int, limit_factors: tuple[float, float], hidden: int) -> PPOConfig:
-    """Return the settings of PPO: whole episodes, a reward at their end, everything in this process."""
-    episodes = min(64, max(16, BATCH_STEPS // units))
+def ppo_config(
+    seed: int, units: int, limit_factors: tuple[float, float], settings: PPOSettings = DEFAULTS
+) -> PPOConfig:
+    """Return RLlib's configuration: whole episodes, a reward at their end, everything in this process."""
+    episodes = min(64, max(16, settings.batch_steps // units))
     batch = episodes * units
     return (
         PPOConfig()
@@ -125,18 +131,22 @@ def ppo_config(seed: int, units: int, limit_factors: tuple[float, float], hidden
         )
         .learners(num_learners=0)
         .training(
-            lr=1e-3,
+            lr=settings.lr,
             gamma=1.0,
             lambda_=1.0,
             train_batch_size_per_learner=batch,
             minibatch_size=max(128, batch // 4),
-            num_epochs=3,
-            entropy_coeff=0.002,
+            num_epochs=settings.epochs,
+            entropy_coeff=settings.entropy,
             vf_loss_coeff=0.5,
             vf_clip_param=1e9,
             grad_clip=0.5,
             use_kl_loss=False,
         )
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=PrecisionModule, model_config={"hidden": hidden}))
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=PrecisionModule, model_config={"hidden": settings.hidden}
+            )
+        )
         .debugging(seed=seed, log_level="ERROR")
     )

@@ -39,6 +39,33 @@ def bench_record(
     )  # fmt: skip
 
 
+@bench.command("tune")
+def bench_tune(
+    landscape: Annotated[str, typer.Argument(help="A landscape file, or synthetic:SEED.")],
+    searchers: Annotated[str, typer.Option(help="Names, with commas.")] = "rl,ilp,tpe",
+    seeds: Annotated[int, typer.Option(help="Seeds of each searcher.")] = 1,
+    runs: Annotated[int, typer.Option(help="Measured runs of all together.")] = 200,
+    out: Annotated[Path, typer.Option(help="Directory of the runs and the result.")] = Path("autoprec-tune"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped search.")] = False,
+    ppo: Annotated[
+        list[str] | None, typer.Option(help="Setting of rl: lr=1e-3,3e-4. May be repeated.")
+    ] = None,
+    equal: Annotated[bool, typer.Option("--equal", help="Equal shares, not halving.")] = False,
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
+    limit: Annotated[float | None, typer.Option(help="Limit on the drop. Default: the landscape's.")] = None,
+    workers: Annotated[int, typer.Option(help="Searchers that think at once.")] = 1,
+) -> None:
+    """Let searchers compete for one budget of measured runs, under Ray Tune."""
+    from autoprec.bench_tune import run_bench_tune
+
+    raise typer.Exit(
+        run_bench_tune(
+            landscape, searchers, seeds, runs, out, resume=resume, ppo=ppo or (), equal=equal,
+            objective=objective, limit=limit, workers=workers,
+        )
+    )  # fmt: skip
+
+
 @bench.command("searchers")
 def bench_searchers(
     landscapes: Annotated[

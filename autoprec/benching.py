@@ -21,7 +21,6 @@ from scipy.stats import bootstrap
 from autoprec.agents.comparison import (
     TASKS,
     Known,
-    Replayed,
     Search,
     Task,
     best_known,
@@ -30,15 +29,13 @@ from autoprec.agents.comparison import (
     search,
 )
 from autoprec.agents.searcher import SEARCHERS
-from autoprec.envs.benchmark_set import benchmark_landscape
-from autoprec.envs.landscape import Landscape
-from autoprec.envs.replay import Replay
+from autoprec.envs.benchmark_set import SYNTHETIC, open_landscape
 from autoprec.envs.space import OBJECTIVES, Objective
 from autoprec.errors import SettingError
 from autoprec.report import palette
 from autoprec.terminal import make_console
 
-SYNTHETIC = "synthetic:"
+landscape_at = cache(open_landscape)
 
 
 @dataclass(frozen=True)
@@ -99,19 +96,6 @@ class Wanted:
                 for task in self.tasks:
                     for name in self.searchers:
                         yield place, task, name, seed
-
-
-@cache
-def landscape_at(place: str) -> Replayed:
-    """Return the landscape of a file (with a law where it is not complete), or `synthetic:SEED`.
-
-    Raises:
-        LandscapeError: The file cannot be read, or holds too few runs for a law.
-    """
-    if place.startswith(SYNTHETIC):
-        return benchmark_landscape(int(place.removeprefix(SYNTHETIC)))
-    found = Landscape.load(place)
-    return found if found.complete else Replay(found)
 
 
 def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:

@@ -1,4 +1,4 @@
-"""The synthetic landscapes that searchers are compared on: seeded, varied, and never trained on.
+"""What searchers are compared on: landscape files, and synthetic ones that are seeded and never trained on.
 
 Seed `s` draws: 8 to 96 units (log-uniform); fp32 and two to seven other formats; quality that is quadratic
 in errors (two thirds) or a relative error; layers of one to six kinds, or none; coupling of neighbours with a
@@ -12,12 +12,31 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoprec.envs.landscape import Landscape
+from autoprec.envs.replay import Replay
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.envs.synthetic import SyntheticLandscape, synthetic_landscape
 from autoprec.errors import SettingError
 
+SYNTHETIC = "synthetic:"
 SEEDS = 1_000_000
 """Seeds below this are for comparing; policies are trained on others."""
+
+
+def open_landscape(place: str) -> Landscape | Replay | SyntheticLandscape:
+    """Return the landscape of a file, with a law where it is not complete; or that of `synthetic:SEED`.
+
+    Raises:
+        LandscapeError: The file cannot be read, or holds too few runs for a law.
+        SettingError: The seed is none.
+    """
+    if not place.startswith(SYNTHETIC):
+        found = Landscape.load(place)
+        return found if found.complete else Replay(found)
+    number = place.removeprefix(SYNTHETIC)
+    if not number.isdigit():
+        raise SettingError(f"landscape is {place!r}; write {SYNTHETIC}SEED with a whole number")
+    return benchmark_landscape(int(number))
 
 
 def benchmark_landscape(seed: int) -> SyntheticLandscape:

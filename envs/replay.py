@@ -156,7 +156,7 @@ class _Law:
 
     def _hot(self, plans: NDArray[np.intp]) -> Floats:
         """Return which choices `[N, C]` plans `[N, U]` make, those of the baseline left out."""
-        return (plans[:, self._units] == self._formats).astype(np.float64)
+        return np.asarray(plans[:, self._units] == self._formats, np.float64)
 
 
 def _process(inputs: Floats, targets: Floats) -> GaussianProcessRegressor:

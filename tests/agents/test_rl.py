@@ -12,6 +12,7 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from autoprec.agents.policy_file import PolicyError, compatible, export_policy, import_policy
+from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.pretrain import pretrained_policy
 from autoprec.agents.rl import RLSearcher
 from autoprec.agents.rl_runner import BatchedEnvRunner, choose
@@ -106,7 +107,7 @@ def test_random_numbers_drawn_in_between_change_nothing(surrogate: Surrogate) ->
 
 
 def test_the_runner_hands_out_whole_episodes_as_rllib_means_them(surrogate: Surrogate) -> None:
-    config = ppo_config(0, len(surrogate.space.units), LIMITS, 16)
+    config = ppo_config(0, len(surrogate.space.units), LIMITS, PPOSettings(hidden=16))
     runner = BatchedEnvRunner(config=config)
     runner.env.unwrapped.set_surrogate(surrogate)
     episodes = runner.sample()
@@ -130,7 +131,7 @@ def test_the_runner_hands_out_whole_episodes_as_rllib_means_them(surrogate: Surr
 
 def test_a_policy_travels_as_data(landscape: SyntheticLandscape, surrogate: Surrogate) -> None:
     problem = Problem(landscape.space, landscape.profile, surrogate.goal)
-    searcher = RLSearcher(problem, 0, first_iterations=1, iterations=1)
+    searcher = RLSearcher(problem, 0, settings=PPOSettings(first_iterations=1, iterations=1))
     assert searcher.policy() is None
     searcher.propose(2)
     exported = searcher.policy()
@@ -142,7 +143,9 @@ def test_a_policy_travels_as_data(landscape: SyntheticLandscape, surrogate: Surr
     assert compatible(meta)
     assert len(weights) < 200_000
 
-    other = RLSearcher(problem, 5, first_iterations=0, iterations=0, policy=(meta, weights))
+    other = RLSearcher(
+        problem, 5, settings=PPOSettings(first_iterations=0, iterations=0), policy=(meta, weights)
+    )
     assert len(other.propose(2)) == 2
     again = other.policy()
     assert again is not None
@@ -170,7 +173,7 @@ def test_a_policy_that_does_not_fit_is_refused(surrogate: Surrogate) -> None:
         import_policy(meta, weights[:-5])
     with pytest.raises(PolicyError, match="cannot be read"):
         import_policy(meta, b"\x80\x04pickle")
-    narrow = Trainer(0, surrogate, LIMITS, hidden=8)
+    narrow = Trainer(0, surrogate, LIMITS, PPOSettings(hidden=8))
     with pytest.raises(PolicyError, match="another network"):
         narrow.load(import_policy(meta, weights))
 
@@ -187,7 +190,7 @@ def test_the_shipped_policy_is_better_than_an_untrained_one(surrogate: Surrogate
 @pytest.mark.slow
 def test_rllibs_own_algorithm_takes_the_same_settings() -> None:
     """`ppo_config` stays a plain RLlib configuration: with actors, Tune or checkpoints where wanted."""
-    algorithm = ppo_config(0, 6, LIMITS, 16).build_algo()
+    algorithm = ppo_config(0, 6, LIMITS, PPOSettings(hidden=16)).build_algo()
     try:
         result = algorithm.train()
     finally:

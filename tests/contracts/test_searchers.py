@@ -9,6 +9,7 @@ import pytest
 
 from autoprec.agents.evaluate import regret, run_search
 from autoprec.agents.portfolio import PRIOR, Portfolio
+from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.rl import RLSearcher
 from autoprec.agents.searcher import SEARCHERS, Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
@@ -31,7 +32,9 @@ def make(name: str) -> Iterator[Make]:
 
     def build(problem: Problem, seed: int) -> Searcher:
         if name == "rl":
-            searcher: Searcher = RLSearcher(problem, seed, first_iterations=2, iterations=1)
+            searcher: Searcher = RLSearcher(
+                problem, seed, settings=PPOSettings(first_iterations=2, iterations=1)
+            )
         elif name == "portfolio":
             searcher = Portfolio(problem, seed, [member for member in PRIOR if member != "rl"])
         else:

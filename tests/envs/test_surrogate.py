@@ -165,9 +165,7 @@ def test_a_draw_keeps_its_own_budget() -> None:
     surrogate = surrogate_of(landscape).fit(measured(landscape, plans))
     draws = surrogate.draw(np.random.default_rng(0), 4)
     limit, law = landscape.max_quality_drop, draws.drop_law
-    np.testing.assert_allclose(
-        law.offset + draws.budget(limit) ** law.root, np.maximum(limit, law.offset)
-    )
+    np.testing.assert_allclose(law.offset + draws.budget(limit) ** law.root, np.maximum(limit, law.offset))
 
 
 def test_an_emulated_format_is_not_believed_to_save_time() -> None:
