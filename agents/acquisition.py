@@ -59,15 +59,27 @@ class Acquisition:
 
     def score(self, plans: Ints) -> Floats:
         """Return the expected improvement `[N]` of plans `[N, U]`, in shares of the baseline's cost."""
-        gain, _ = self._gains(plans)
-        return np.asarray(gain.mean(axis=(0, 1)))
+        cost, chance = self._judge(plans)
+        return np.asarray((_improvement(cost, self._best) * chance).mean(axis=(0, 1)))
+
+    def score_changes(self, plan: Ints, units: Ints, formats: Ints) -> Floats:
+        """Return the expected improvement `[N]` of plans that differ from one plan `[U]` in one unit each."""
+        changes = plan, units, formats
+        found = self._surrogate
+        cost, chance = self._outlook(
+            *self._draws.evaluate_changes(*changes),
+            found.bytes_of_changes(*changes),
+            found.ok_probability_of_changes(*changes),
+        )
+        return np.asarray((_improvement(cost, self._best) * chance).mean(axis=(0, 1)))
 
     def choose(self, plans: Ints, count: int) -> list[int]:
         """Return the rows of up to `count` plans to measure together, the most promising first."""
         best = self._best
-        gain, chance = self._gains(plans)
+        cost, chance = self._judge(plans)
+        gain = _improvement(cost, best) * chance
         # The bare utility settles ties where nothing is expected to improve any more.
-        fallback = 1e-6 * (chance.mean(axis=(0, 1)) - 0.1 * self._costs(plans).mean(axis=0))
+        fallback = 1e-6 * (chance.mean(axis=(0, 1)) - 0.1 * cost.mean(axis=0))
         chosen: list[int] = []
         for _ in range(min(count, len(plans))):
             score = gain.mean(axis=(0, 1)) + fallback
@@ -75,7 +87,7 @@ class Acquisition:
             pick = int(np.argmax(score))
             chosen.append(pick)
             best = best - gain[:, :, pick]
-            gain = self._improvement(plans, best) * chance
+            gain = _improvement(cost, best) * chance
         return chosen
 
     def climb(self, space: SearchSpace, starts: Ints, rounds: int) -> Ints:
@@ -87,48 +99,51 @@ class Acquisition:
         current = starts
         for _ in range(rounds):
             moved = []
-            for plan in current:
-                around = neighbours(space, plan)
-                if not len(around):
+            for plan, score in zip(current, self.score(current), strict=True):
+                units, formats = changes_of(space, plan)
+                if not len(units):
                     continue
-                scores = self.score(around)
+                scores = self.score_changes(plan, units, formats)
                 order = np.argsort(-scores)[:4]
-                seen.append(around[order])
-                if scores[order[0]] > self.score(plan[None])[0]:
-                    moved.append(around[order[0]])
+                around = np.repeat(plan[None], len(order), axis=0)
+                around[np.arange(len(order)), units[order]] = formats[order]
+                seen.append(around)
+                if scores[order[0]] > score:
+                    moved.append(around[0])
             if not moved:
                 break
             current = np.unique(np.array(moved), axis=0)
         return np.unique(np.concatenate(seen), axis=0)
 
-    def _gains(self, plans: Ints) -> tuple[Floats, Floats]:
-        _, drop = self._figures(plans)
+    def _judge(self, plans: Ints) -> tuple[Floats, Floats]:
+        found = self._surrogate
+        return self._outlook(*self._draws.evaluate(plans), found.bytes(plans), found.ok_probability(plans))
+
+    def _outlook(self, time: Floats, drop: Floats, held: Floats, ok: Floats) -> tuple[Floats, Floats]:
+        """Return costs `[S, N]`, and the chances `[L, S, N]` that each limit is kept when measured."""
         noise = self._surrogate.drop_error(drop)
-        chance = np.stack([ndtr((limit - drop) / noise) for limit in self._limits])
-        allowed = self._surrogate.ok_probability(plans)
-        if self._goal.max_bytes is not None:
-            allowed = allowed * (self._surrogate.bytes(plans) <= self._goal.max_bytes)
-        chance = chance * allowed
-        return self._improvement(plans, self._best) * chance, chance
+        allowed = ok if self._goal.max_bytes is None else ok * (held <= self._goal.max_bytes)
+        chance = np.stack([ndtr((limit - drop) / noise) for limit in self._limits]) * allowed
+        memory = self._goal.objective == "memory"
+        cost = np.repeat((held / self._unit)[None], len(time), axis=0) if memory else time
+        return cost, chance
 
-    def _improvement(self, plans: Ints, best: Floats) -> Floats:
-        return np.maximum(best[:, :, None] - self._costs(plans)[None], 0.0)
 
-    def _costs(self, plans: Ints) -> Floats:
-        if self._goal.objective == "memory":
-            held = self._surrogate.bytes(plans) / self._unit
-            return np.repeat(held[None], self._best.shape[1], axis=0)
-        return self._figures(plans)[0]
+def _improvement(cost: Floats, best: Floats) -> Floats:
+    """Return by how much costs `[S, N]` are below the best of each limit and draw `[L, S]`."""
+    return np.maximum(best[:, :, None] - cost[None], 0.0)
 
-    def _figures(self, plans: Ints) -> tuple[Floats, Floats]:
-        return self._draws.evaluate(plans)
+
+def changes_of(space: SearchSpace, plan: NDArray[np.intp]) -> tuple[Ints, Ints]:
+    """Return every change of a plan `[U]` in one unit: which unit `[N]`, and its other format `[N]`."""
+    units, formats = np.nonzero(space.mask)
+    other = formats != plan[units]
+    return units[other], formats[other]
 
 
 def neighbours(space: SearchSpace, plan: NDArray[np.intp]) -> Ints:
     """Return every plan `[N, U]` that differs from `plan` in one unit."""
-    units, formats = np.nonzero(space.mask)
-    other = formats != plan[units]
-    units, formats = units[other], formats[other]
+    units, formats = changes_of(space, plan)
     around = np.repeat(plan[None], len(units), axis=0)
     around[np.arange(len(units)), units] = formats
     return around

@@ -73,6 +73,11 @@ class SurrogateDraws:
         """Return times and drops `[S, N]` of plans `[N, U]`."""
         return self.time_law.evaluate(assignments), self.drop_law.evaluate(assignments)
 
+    def evaluate_changes(self, assignment: Ints, units: Ints, formats: Ints) -> tuple[Floats, Floats]:
+        """Return times and drops `[S, N]` of plans that differ from one plan `[U]` in one unit each."""
+        changes = assignment, units, formats
+        return self.time_law.evaluate_changes(*changes), self.drop_law.evaluate_changes(*changes)
+
     def evaluate_each(self, assignments: Ints) -> tuple[Floats, Floats]:
         """Return times and drops `[S]` of one plan `[S, U]` in each world."""
         return self.time_law.evaluate_each(assignments), self.drop_law.evaluate_each(assignments)
@@ -175,6 +180,18 @@ class Surrogate:
         """Return the probability `[N]` that plans `[N, U]` run at all, judged by those that failed."""
         rows = np.arange(len(self.space.units))
         return np.asarray((1 - self.blame[rows, assignments]).prod(axis=1))
+
+    def bytes_of_changes(self, assignment: Ints, units: Ints, formats: Ints) -> Floats:
+        """Return the bytes `[N]` of plans that differ from one plan `[U]` in one unit each; exact."""
+        change = self._byte_table[units, formats] - self._byte_table[units, assignment[units]]
+        return np.asarray(self.bytes(assignment[None])[0] + change)
+
+    def ok_probability_of_changes(self, assignment: Ints, units: Ints, formats: Ints) -> Floats:
+        """Return the probability `[N]` that plans that differ from one plan `[U]` in one unit run at all."""
+        fine = 1 - self.blame[np.arange(len(assignment)), assignment]
+        before = np.cumprod(np.append(1.0, fine[:-1]))
+        after = np.cumprod(np.append(1.0, fine[:0:-1]))[::-1]
+        return np.asarray(before[units] * after[units] * (1 - self.blame[units, formats]))
 
     @property
     def limit_scale(self) -> float:

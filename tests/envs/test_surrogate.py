@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoprec.agents.acquisition import changes_of, neighbours
 from autoprec.envs.space import Goal, Trial
 from autoprec.envs.surrogate import Surrogate, failure_blame
 from autoprec.envs.synthetic import SyntheticLandscape, synthetic_landscape
@@ -188,3 +189,22 @@ def test_failures_blame_what_never_ran_well() -> None:
     surrogate = surrogate_of(landscape).fit([ok, failed])
     chances = surrogate.ok_probability(np.array([(4, 0, 0, 0), (0, 4, 0, 0)]))
     assert chances.tolist() == [0.0, 1.0]
+
+
+def test_one_change_costs_what_the_whole_plan_costs() -> None:
+    landscape = synthetic_landscape(4, 7, root=0.5, coupling=1.0, failing=2)
+    plans = mixed_plans(landscape, 40, np.random.default_rng(0))
+    surrogate = surrogate_of(landscape).fit(measured(landscape, plans))
+    draws = surrogate.draw(np.random.default_rng(0), 5)
+    assert draws.time_law.border.any()
+    assert draws.drop_law.coupling.any()
+    for plan in np.array(plans[:3], np.intp):
+        units, formats = changes_of(landscape.space, plan)
+        around = neighbours(landscape.space, plan)
+        changes = plan, units, formats
+        for found, whole in zip(draws.evaluate_changes(*changes), draws.evaluate(around), strict=True):
+            np.testing.assert_allclose(found, whole, rtol=1e-9)
+        np.testing.assert_allclose(surrogate.bytes_of_changes(*changes), surrogate.bytes(around))
+        np.testing.assert_allclose(
+            surrogate.ok_probability_of_changes(*changes), surrogate.ok_probability(around)
+        )
