@@ -90,8 +90,8 @@ def record(
             name=f"{settings.workload} {settings.objective} in {search.name}",
             space=space,
             profile=search.profiled.profile,
-            trials=tuple(search.trials),
-            complete=space.size <= ENUMERATED and len(search.trials) == space.size,
+            trials=tuple(heard),  # a search that is stopped gives nothing back
+            complete=space.size <= ENUMERATED and len(heard) == space.size,
             max_quality_drop=goal.max_quality_drop,
         )
         landscape.save(target)

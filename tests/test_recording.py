@@ -35,3 +35,20 @@ def test_mistakes_are_one_line(tmp_path):
         code, _, err = command(tmp_path, *given)
         assert (code, len(err.splitlines())) == (2, 1), err
         assert message in err
+
+
+def test_what_was_measured_before_ctrl_c_is_in_the_file(tmp_path):
+    """The fourth judgement is interrupted, as by the user."""
+    slow = TINY + """
+    def quality(self, model):
+        self.judged = getattr(self, "judged", 0) + 1
+        if self.judged == 4:
+            raise KeyboardInterrupt
+        return 1.0
+"""
+    write(tmp_path, "tiny.py", slow)
+    code, out, _ = command(
+        tmp_path, "bench", "record", "tiny.py:Tiny", "--formats", "fp32,bf16", "--out", "t.json"
+    )
+    assert code == 130 and "the same command goes on" in out
+    assert 0 < len(Landscape.load(tmp_path / "t.json").trials) < 8
