@@ -1,4 +1,4 @@
-"""What a peer chose, as data: layers to recipes, and from recipes to our nearest formats. Needs pydantic only."""
+"""What a peer chose, as data: layers to recipes, recipes to our nearest formats. Needs pydantic only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXACTNESS = (
     "fp8",
     "int4 weights",
 )
-"""Recipes from the most exact to the least: modules that share a unit of ours take the most exact of theirs."""
+"""Recipes from the most exact to the least: the modules of a unit take the most exact of theirs."""
 
 
 class Ratio(BaseModel):
@@ -106,7 +106,7 @@ def failed(peer: str, reason: str, *, quiet: bool) -> PeerResult:
 
 
 def last_error(stderr: str) -> str:
-    """Return what a failed process said: the last line that begins no deeper than its traceback, or the last."""
+    """Return what a failed process said: the last line that names an error, or else the last."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     named = [line for line in lines if "Error" in line.split(":")[0] and not line.startswith(" ")]
     return (named or lines or [""])[-1].strip()

@@ -1,4 +1,4 @@
-"""Intel Neural Compressor `autotune`: its own sets of int8 configurations in turn, until one keeps the limit."""
+"""Intel Neural Compressor `autotune`: its own int8 configurations in turn, until one keeps the limit."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from benchmarks.peers.contract import Found, Task
 
 NAME = "modelopt"
 PACKAGE = "nvidia-modelopt"
-CALL = "auto_quantize(method='gradient') over INT8_SMOOTHQUANT_CFG and INT8_DEFAULT_CFG, effective_bits by halving"
+CALL = "auto_quantize over INT8_SMOOTHQUANT_CFG and INT8_DEFAULT_CFG, effective_bits by halving"
 LEAST, MOST = 8.0, 16.0
 STEP = 0.1
 """Effective bits: of int8 everywhere, of nothing quantised, and where halving ends."""

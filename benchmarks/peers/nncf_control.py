@@ -1,4 +1,4 @@
-"""NNCF `quantize_with_accuracy_control`: int8 everywhere in OpenVINO, then layers back until quality holds."""
+"""NNCF `quantize_with_accuracy_control`: int8 in OpenVINO, then layers back until quality holds."""
 
 from __future__ import annotations
 

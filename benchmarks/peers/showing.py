@@ -16,7 +16,8 @@ def show(document: dict[str, Any]) -> None:
     rows, where = document["rows"], document["where"]
     state = "quiet machine" if rows["quiet"] else "NOT a quiet machine: timings are not fit to publish"
     peers = [PeerResult.model_validate(peer) for peer in rows["peers"]]
-    title = f"{rows['workload']}, drop at most {rows['limit']}, {where['device']}, {where['threads']} threads, {state}"
+    machine = f"{where['device']}, {where['threads']} threads, {state}"
+    title = f"{rows['workload']}, drop at most {rows['limit']}, {machine}"
     table(
         title,
         [
