@@ -11,6 +11,7 @@ from typing import Any
 
 import modelopt.torch.quantization as mtq
 import torch
+from modelopt.torch.quantization.algorithms import AutoQuantizeSearcher
 from torch import nn
 
 from autoprec.workload import iter_tensors
@@ -24,8 +25,13 @@ STEP = 0.1
 """Effective bits: of int8 everywhere, of nothing quantised, and where halving ends."""
 
 
+GROUPED = r"^(.*?)\.(query|key|value)$"
+"""Its own rules know these layers as `q_proj` and so on; BERT names them otherwise."""
+
+
 def search(task: Task) -> Found:
     """Score the layers once, then look for the least number of bits that keeps the limit."""
+    AutoQuantizeSearcher.quant_grouping_rules.append(GROUPED)
     model, state = mtq.auto_quantize(
         task.workload.build_model(),
         constraints={"effective_bits": LEAST},

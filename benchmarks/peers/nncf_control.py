@@ -78,29 +78,34 @@ def read_choices(graph: Any) -> tuple[dict[str, str], dict[str, int]]:
         kind = node.get_type_name()
         if kind not in ("MatMul", "Convolution", "Gather"):
             continue
-        sources = [node.input_value(port).get_node() for port in range(2)]
-        quantised = [_quantiser(source) for source in sources]
+        data, weight = (0, 1) if kind != "Gather" else (1, 0)
+        held = _chain(node.input_value(weight).get_node(), _WEIGHT)
         module = re.match(r"__module\.model\.(.+?)/", node.get_friendly_name())
-        weight = 0 if kind == "Gather" else 1
-        if module is None or not _constant(sources[weight]):
-            if any(quantised):
+        given = _chain(node.input_value(data).get_node(), _SHAPING)[-1]
+        rounded = given.get_type_name() == "FakeQuantize"
+        if module is None or held[-1].get_type_name() != "Constant":
+            if rounded:
                 beyond[kind] = beyond.get(kind, 0) + 1
-        elif kind == "Gather" and quantised[0]:
-            choices[module[1]] = "int8 weights"
-        elif quantised[0] and quantised[1]:
-            smooth = "smooth_quant" in sources[0].input_value(0).get_node().get_friendly_name()
-            choices[module[1]] = "int8 static smooth" if smooth else "int8 static"
-        elif quantised[1]:
-            choices[module[1]] = "int8 weights"
+        elif _narrow(held):
+            before = given.input_value(0).get_node().get_friendly_name() if rounded else ""
+            static = "int8 static smooth" if "smooth_quant" in before else "int8 static"
+            choices[module[1]] = static if rounded else "int8 weights"
     return choices, beyond
 
 
-def _quantiser(node: Any) -> bool:
-    return bool(node.get_type_name() == "FakeQuantize")
+_WEIGHT = ("FakeQuantize", "Convert", "Subtract", "Multiply", "Transpose", "Reshape")
+_SHAPING = ("Transpose", "Reshape")
 
 
-def _constant(node: Any) -> bool:
-    """Say whether a value is a weight, quantised or not: a constant, reached by its first inputs."""
-    while node.get_type_name() in ("FakeQuantize", "Convert", "Subtract", "Multiply", "Transpose", "Reshape"):
-        node = node.input_value(0).get_node()
-    return bool(node.get_type_name() == "Constant")
+def _chain(node: Any, through: tuple[str, ...]) -> list[Any]:
+    """Return a node and those that it follows from, first inputs only, up to one of another type."""
+    found = [node]
+    while found[-1].get_type_name() in through:
+        found.append(found[-1].input_value(0).get_node())
+    return found
+
+
+def _narrow(weight: list[Any]) -> bool:
+    """Say whether a weight is held in 8 bits, or rounded to them."""
+    rounded = any(node.get_type_name() == "FakeQuantize" for node in weight)
+    return rounded or weight[-1].get_element_type().get_type_name() in ("i8", "u8")
