@@ -76,13 +76,15 @@ def read_choices(graph: Any) -> tuple[dict[str, str], dict[str, int]]:
     beyond: dict[str, int] = {}
     for node in graph.get_ordered_ops():
         kind = node.get_type_name()
+        if kind == "ScaledDotProductAttention":
+            beyond[kind] = beyond.get(kind, 0) + _rounded(node.input_value(0).get_node())
         if kind not in ("MatMul", "Convolution", "Gather"):
             continue
         data, weight = (0, 1) if kind != "Gather" else (1, 0)
         held = _chain(node.input_value(weight).get_node(), _WEIGHT)
         module = re.match(r"__module\.model\.(.+?)/", node.get_friendly_name())
         given = _chain(node.input_value(data).get_node(), _SHAPING)[-1]
-        rounded = given.get_type_name() == "FakeQuantize"
+        rounded = _rounded(node.input_value(data).get_node())
         if module is None or held[-1].get_type_name() != "Constant":
             if rounded:
                 beyond[kind] = beyond.get(kind, 0) + 1
@@ -90,7 +92,7 @@ def read_choices(graph: Any) -> tuple[dict[str, str], dict[str, int]]:
             before = given.input_value(0).get_node().get_friendly_name() if rounded else ""
             static = "int8 static smooth" if "smooth_quant" in before else "int8 static"
             choices[module[1]] = static if rounded else "int8 weights"
-    return choices, beyond
+    return choices, {kind: count for kind, count in beyond.items() if count}
 
 
 _WEIGHT = ("FakeQuantize", "Convert", "Subtract", "Multiply", "Transpose", "Reshape")
@@ -103,6 +105,11 @@ def _chain(node: Any, through: tuple[str, ...]) -> list[Any]:
     while found[-1].get_type_name() in through:
         found.append(found[-1].input_value(0).get_node())
     return found
+
+
+def _rounded(node: Any) -> bool:
+    """Say whether a tensor that is computed is rounded where it is read."""
+    return bool(_chain(node, _SHAPING)[-1].get_type_name() == "FakeQuantize")
 
 
 def _narrow(weight: list[Any]) -> bool:
