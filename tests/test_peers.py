@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from autoprec.kernels.formats import FORMATS
 from benchmarks.peers.choices import EXACTNESS, NEAREST, PeerResult, Ratio, failed, last_error, map_choices
+from benchmarks.peers.showing import show
 from benchmarks.peers.venvs import HERE, PEERS, default_place
 
 UNITS = {"a.{q,k}": ("a.q", "a.k"), "b": ("b",)}
@@ -106,3 +107,25 @@ def test_an_unknown_peer_is_named_on_one_line() -> None:
     assert child.stderr.splitlines()[-1].endswith(
         "unknown peer 'nobody'; known: nncf, modelopt, inc, autoround"
     )
+
+
+def test_the_table_names_who_did_not_run_and_that_the_machine_was_not_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speed = {"value": 2.0, "low": 1.5, "high": 2.5}
+    ran = PeerResult(
+        peer="x", version="1", status="ok", drop=0.1, choices={"b": "int8 static"}, no_speed="why"
+    )
+    ours = {"speed": speed, "drop": 0.2, "runtime": "eager"}
+    rows = {
+        "quiet": False,
+        "workload": "w",
+        "limit": 0.5,
+        "peers": [ran.model_dump(), failed("y", "ValueError: no", quiet=False).model_dump()],
+        "on_our_kernels": {"x": {**ours, "autoprec_over_it": speed, "notes": ["lost"]}},
+        "autoprec": [{"title": "t", "evaluations": 1, "final_evaluations": 2, "seconds": 3.0, **ours}],
+    }
+    show({"rows": rows, "where": {"device": "d", "threads": 2}})
+    shown = capsys.readouterr().out
+    for words in ("NOT a quiet machine", "y did not run: ValueError: no", "1 int8 static; why", "lost"):
+        assert words in shown

@@ -71,7 +71,10 @@ def _run(asked: argparse.Namespace) -> None:
     from benchmarks.common import save
     from benchmarks.peers.ours import OurKernels, tuned
 
-    place = ready_made()[asked.workload]
+    known = ready_made()
+    if asked.workload not in known:
+        sys.exit(f"unknown workload {asked.workload!r}; known: {', '.join(sorted(known))}")
+    place = known[asked.workload]
     peers = [_peer(name, place, asked) for name in asked.peers]
     jobs = [tuned(place, asked.limit, budget) for budget in asked.budgets]
     kernels = OurKernels(place)
