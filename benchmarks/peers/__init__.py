@@ -1,0 +1,1 @@
+"""AutoPrec beside other tools that choose a precision for each layer."""
