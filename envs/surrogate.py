@@ -117,7 +117,7 @@ class Surrogate:
         time = np.array([trial.time for trial in good])
         drop = np.array([trial.drop for trial in good])
         self._time = AdditivePosterior(self._time_prior(), plans, time, 0.5 * TIME_NOISE * np.abs(time))
-        self._drop = self._fit_drop(plans, drop)
+        self._drop = self._fit_drop(plans, drop, np.array([trial.drop_error for trial in good]))
         self.root = self._drop.prior.root
         return self
 
@@ -215,8 +215,8 @@ class Surrogate:
             noise_floor=0.2 * TIME_NOISE,
         )
 
-    def _fit_drop(self, plans: Ints, drop: Floats) -> AdditivePosterior:
-        misfit = self._misfit(drop)
+    def _fit_drop(self, plans: Ints, drop: Floats, error: Floats) -> AdditivePosterior:
+        misfit = np.hypot(self._misfit(drop), error)
         fits = [
             AdditivePosterior(self._drop_prior(plans, drop, misfit, root), plans, drop, misfit)
             for root in (ROOTS if len(drop) > 1 else ROOTS[:1])

@@ -1,0 +1,180 @@
+"""Quality on a slice of the evaluation data first, and on all of it only where that matters.
+
+A plan whose drop on the slice is clearly far beyond the limit is not judged further: it cannot be the answer,
+and a search learns nearly as much from the slice. How far the slice can be trusted is learned from the plans
+that were judged on both. Only drops on all of the data reach a plan.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from autoprec.envs.space import Goal
+from autoprec.errors import WorkloadError, one_line
+
+if TYPE_CHECKING:
+    from autoprec.envs.measure import Measurer
+
+SHARE = 0.25
+"""Share of the data that is a slice."""
+WORTHWHILE = 0.2
+"""Seconds that all of the data must take: of a run whose timing takes up to a second, less is a small part."""
+FAR = 3.0
+"""A plan is judged further where it may lose less than this many limits."""
+FAR_FRONT = 10.0
+"""The same, where the plans for every limit are wanted."""
+SPREADS = 2.0
+"""Standard deviations that a drop on the slice is allowed to be off."""
+FIRST_ERROR = 0.5
+"""Relative error of a drop on the slice before any pair was seen; it weighs as much as one pair."""
+RECENT = 8
+"""Plans of the search, the last of which say whether slices still save more than they cost."""
+PAIRS = 5
+"""Plans that every search begins with and that are judged on both, so that the slice's error is known."""
+SAME = 3
+"""Plans that lose exactly the same on the slice and on all of the data: then the slice is all of it."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How a plan was judged.
+
+    Attributes:
+        quality: On `share` of the data.
+        drop: The baseline's quality on the same data minus `quality`.
+        share: The fidelity: 1 is all of the data.
+        slice_drop: The drop on the slice, where one was judged before all of the data.
+    """
+
+    quality: float
+    drop: float
+    share: float = 1.0
+    slice_drop: float | None = None
+
+
+class SliceFirst:
+    """Judges the plans of one search, and learns what its slice is worth.
+
+    Args:
+        measurer: Judges the model as it came.
+        goal: Says which drops matter.
+        note: Hears why slices are not used, where the workload offers them and they fail; once.
+        used: False judges everything on all of the data.
+    """
+
+    def __init__(
+        self, measurer: Measurer, goal: Goal, note: Callable[[str], None], *, used: bool = True
+    ) -> None:
+        self._measurer = measurer
+        self._whole_front = goal.whole_front
+        self._limit = max(goal.max_quality_drop, 1e-9)
+        self._note = note
+        self._used = used and measurer.loaded.has_slices
+        self._baseline: float | None = None
+        self._squared_errors: list[float] = []
+        self._equal, self._differs = 0, False
+        self._far: deque[bool] = deque(maxlen=RECENT)
+        self._seconds: list[tuple[float, float]] = []
+
+    @property
+    def relative_error(self) -> float:
+        """Standard deviation of a large drop on the slice around that on all of the data, relative to it."""
+        total = FIRST_ERROR**2 + sum(self._squared_errors)
+        return math.sqrt(total / (1 + len(self._squared_errors)))
+
+    @property
+    def far(self) -> float:
+        """The drop on the slice above which a plan is judged no further; infinite where none is."""
+        trusted = 1 - SPREADS * self.relative_error
+        if not self._used or trusted <= 0:
+            return math.inf
+        return (FAR_FRONT if self._whole_front else FAR) * self._limit / trusted
+
+    def judge(self, quality: Callable[[float], float], *, whole: bool) -> Judged:
+        """Judge a candidate on the slice, where that pays, and on all of the data, where that matters.
+
+        Args:
+            quality: The candidate's quality on a share of the search data.
+            whole: Judge it on all of the data whatever the slice says, so that the two can be compared.
+
+        Raises:
+            Exception: Whatever `quality` raises on all of the data.
+        """
+        sliced: float | None = None
+        failure: Exception | None = None
+        slice_seconds = 0.0
+        if self._ready() and (len(self._squared_errors) < PAIRS if whole else self._pays()):
+            assert self._baseline is not None
+            started = time.perf_counter()
+            try:
+                value = quality(SHARE)
+            except Exception as error:  # the plan's fault where all of the data fails too, else the slice's
+                failure = error
+            else:
+                sliced = self._baseline - value
+                if sliced > self.far and not whole:
+                    return Judged(value, sliced, SHARE)
+            slice_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        value = quality(1.0)
+        if sliced is not None:
+            self._seconds.append((slice_seconds, time.perf_counter() - started))
+        if failure is not None:
+            self._stop(f"failed on a candidate that all of the data can judge: {one_line(failure)}")
+        return Judged(value, self._measurer.baseline_quality("search") - value, slice_drop=sliced)
+
+    def learn(self, drop: float | None, share: float, slice_drop: float | None, *, proposed: bool) -> None:
+        """Hear of a run of the search, this job's or an earlier one's, in order.
+
+        Args:
+            drop: Its drop, or `None` where the plan failed.
+            share: Share of the data that the drop is on.
+            slice_drop: The drop on the slice, where the run was judged on that as well.
+            proposed: Whether a searcher proposed the plan: those that every search begins with say nothing
+                about what comes later.
+        """
+        if drop is None:
+            return
+        if proposed:
+            self._far.append(share < 1 or drop > self.far)
+        if slice_drop is None:
+            return
+        # What loses less than the limit says little about what loses far more.
+        if max(slice_drop, drop) >= self._limit:
+            self._squared_errors.append(((drop - slice_drop) / max(slice_drop, self._limit)) ** 2)
+        self._differs |= drop != slice_drop
+        self._equal += drop == slice_drop != 0
+        if self._equal >= SAME and not self._differs:
+            self._stop("is no cheap estimate: the quality of every candidate is the same as without it")
+
+    def error(self, drop: float, share: float) -> float:
+        """Return the standard deviation of a drop around that on all of the data."""
+        return 0.0 if share == 1 else self.relative_error * abs(drop)
+
+    def _ready(self) -> bool:
+        """Judge the model as it came on the slice, the first time, and see what that takes."""
+        if self._used and self._baseline is None:
+            started = time.perf_counter()
+            try:
+                self._baseline = self._measurer.baseline_quality("search", SHARE)
+            except WorkloadError as error:
+                self._stop(f"failed: {error}")
+            else:
+                self._used = (time.perf_counter() - started) / SHARE >= WORTHWHILE
+        return self._used
+
+    def _pays(self) -> bool:
+        """Say whether a slice is expected to save more than it takes."""
+        cost = median([part / all_of_it for part, all_of_it in self._seconds] or [SHARE])
+        return (0.5 + sum(self._far)) / (1 + len(self._far)) > cost
+
+    def _stop(self, why: str) -> None:
+        if self._used:
+            self._note(f"quality(model, share={SHARE}) {why}; every plan is judged on all of the data")
+        self._used = False
