@@ -8,11 +8,11 @@ that were judged on both. Only drops on all of the data reach a plan.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from autoprec.envs.space import Goal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHARE = 0.25
 """Share of the data that is a slice."""
 WORTHWHILE = 0.2
-"""Seconds that all of the data must take: of a run whose timing takes up to a second, less is a small part."""
+"""Seconds that all of the data must take: less is a small part of a run, whose timing takes a second."""
 FAR = 3.0
 """A plan is judged further where it may lose less than this many limits."""
 FAR_FRONT = 10.0
@@ -80,7 +80,7 @@ class SliceFirst:
         self._squared_errors: list[float] = []
         self._equal, self._differs = 0, False
         self._far: deque[bool] = deque(maxlen=RECENT)
-        self._seconds: list[tuple[float, float]] = []
+        self._costs: list[float] = []  # what a slice took, as a share of what all of the data took
 
     @property
     def relative_error(self) -> float:
@@ -111,7 +111,7 @@ class SliceFirst:
         slice_seconds = 0.0
         if self._ready() and (len(self._squared_errors) < PAIRS if whole else self._pays()):
             assert self._baseline is not None
-            started = time.perf_counter()
+            started = perf_counter()
             try:
                 value = quality(SHARE)
             except Exception as error:  # the plan's fault where all of the data fails too, else the slice's
@@ -120,11 +120,11 @@ class SliceFirst:
                 sliced = self._baseline - value
                 if sliced > self.far and not whole:
                     return Judged(value, sliced, SHARE)
-            slice_seconds = time.perf_counter() - started
-        started = time.perf_counter()
+            slice_seconds = perf_counter() - started
+        started = perf_counter()
         value = quality(1.0)
         if sliced is not None:
-            self._seconds.append((slice_seconds, time.perf_counter() - started))
+            self._costs.append(slice_seconds / max(perf_counter() - started, 1e-9))
         if failure is not None:
             self._stop(f"failed on a candidate that all of the data can judge: {one_line(failure)}")
         return Judged(value, self._measurer.baseline_quality("search") - value, slice_drop=sliced)
@@ -160,18 +160,18 @@ class SliceFirst:
     def _ready(self) -> bool:
         """Judge the model as it came on the slice, the first time, and see what that takes."""
         if self._used and self._baseline is None:
-            started = time.perf_counter()
+            started = perf_counter()
             try:
                 self._baseline = self._measurer.baseline_quality("search", SHARE)
             except WorkloadError as error:
                 self._stop(f"failed: {error}")
             else:
-                self._used = (time.perf_counter() - started) / SHARE >= WORTHWHILE
+                self._used = (perf_counter() - started) / SHARE >= WORTHWHILE
         return self._used
 
     def _pays(self) -> bool:
         """Say whether a slice is expected to save more than it takes."""
-        cost = median([part / all_of_it for part, all_of_it in self._seconds] or [SHARE])
+        cost = median(self._costs or [SHARE])
         return (0.5 + sum(self._far)) / (1 + len(self._far)) > cost
 
     def _stop(self, why: str) -> None:
