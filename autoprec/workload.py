@@ -75,9 +75,8 @@ class Workload:
 
 ATTRIBUTES = ("quality_name", "groups", "exclude")
 OPTIONAL_METHODS = ("quality", "calibration", "throughput_inputs", "metrics")
-"""`quality(model[, split][, share]) -> float`, higher is better.
-`calibration() -> batches` for static formats.
-`throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
+"""`quality(model[, split][, share]) -> float`, higher is better. `calibration() -> batches`, for static
+formats. `throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
 `metrics(model[, split]) -> dict[str, float]`: figures to report beside quality, for the final plans."""
 
 
@@ -238,9 +237,7 @@ class LoadedWorkload:
             raise WorkloadError(f"{self.reference}: run(model, inputs) called exit({error.code})") from error
 
     def quality(self, model: nn.Module, split: Split, share: float = 1.0) -> float:
-        """Return the user's quality of a model; only where `has_quality`. Exceptions pass through.
-
-        A share below 1 only where `has_slices`.
+        """Return the user's quality of a model; only where `has_quality`; shares only where `has_slices`.
 
         Raises:
             WorkloadError: The value is not a finite real number.
