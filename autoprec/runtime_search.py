@@ -190,14 +190,14 @@ class RuntimeSearch:
         parts = self._parts
         plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
         # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
-        whole = proposer == INITIAL
-        enough = math.inf if whole else self._slices.far
+        judged_for = None if proposer == INITIAL else proposer
+        enough = math.inf if judged_for is None else self._slices.far
         run = parts.store.attach_run(
             parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
         )
         if run is None:
             started = time.perf_counter()
-            judge = partial(self._slices.judge, whole=whole)
+            judge = partial(self._slices.judge, proposer=judged_for)
             run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING, judge=judge))
             parts.measuring += time.perf_counter() - started
         trial = self._learnt(run, assignment)
@@ -207,7 +207,8 @@ class RuntimeSearch:
     def _learnt(self, run: Run, assignment: Assignment) -> Trial:
         """Return a run as searchers see it, after learning from it what a slice is worth."""
         slices, drop, share = self._slices, run.quality_drop, run.quality_share
-        slices.learn(drop, share, run.slice_drop, proposed=run.searcher != INITIAL)
+        proposer = None if run.searcher == INITIAL else run.searcher
+        slices.learn(drop, share, run.slice_drop, proposer=proposer)
         return trial_of(run, assignment, 0.0 if drop is None else slices.error(drop, share))
 
     def _run_kept(self, request: RunRequest) -> Run:

@@ -8,7 +8,7 @@ that were judged on both. Only drops on all of the data reach a plan.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -34,7 +34,7 @@ SPREADS = 2.0
 FIRST_ERROR = 0.5
 """Relative error of a drop on the slice before any pair was seen; it weighs as much as one pair."""
 RECENT = 8
-"""Plans of the search, the last of which say whether slices still save more than they cost."""
+"""A searcher's last plans, which say whether slices of the next will save more than they cost."""
 PAIRS = 5
 """Plans that every search begins with and that are judged on both, so that the slice's error is known."""
 SAME = 3
@@ -79,7 +79,7 @@ class SliceFirst:
         self._baseline: float | None = None
         self._squared_errors: list[float] = []
         self._equal, self._differs = 0, False
-        self._far: deque[bool] = deque(maxlen=RECENT)
+        self._far: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._costs: list[float] = []  # what a slice took, as a share of what all of the data took
 
     @property
@@ -96,12 +96,13 @@ class SliceFirst:
             return math.inf
         return (FAR_FRONT if self._whole_front else FAR) * self._limit / trusted
 
-    def judge(self, quality: Callable[[float], float], *, whole: bool) -> Judged:
+    def judge(self, quality: Callable[[float], float], *, proposer: str | None) -> Judged:
         """Judge a candidate on the slice, where that pays, and on all of the data, where that matters.
 
         Args:
             quality: The candidate's quality on a share of the search data.
-            whole: Judge it on all of the data whatever the slice says, so that the two can be compared.
+            proposer: Who proposed it. `None` where every search begins with it: then it is judged on all of the
+                data whatever the slice says, so that the two can be compared.
 
         Raises:
             Exception: Whatever `quality` raises on all of the data.
@@ -109,7 +110,7 @@ class SliceFirst:
         sliced: float | None = None
         failure: Exception | None = None
         slice_seconds = 0.0
-        if self._ready() and (len(self._squared_errors) < PAIRS if whole else self._pays()):
+        if self._ready() and self._pays(proposer):
             assert self._baseline is not None
             started = perf_counter()
             try:
@@ -118,7 +119,7 @@ class SliceFirst:
                 failure = error
             else:
                 sliced = self._baseline - value
-                if sliced > self.far and not whole:
+                if sliced > self.far and proposer is not None:
                     return Judged(value, sliced, SHARE)
             slice_seconds = perf_counter() - started
         started = perf_counter()
@@ -129,20 +130,21 @@ class SliceFirst:
             self._stop(f"failed on a candidate that all of the data can judge: {one_line(failure)}")
         return Judged(value, self._measurer.baseline_quality("search") - value, slice_drop=sliced)
 
-    def learn(self, drop: float | None, share: float, slice_drop: float | None, *, proposed: bool) -> None:
+    def learn(
+        self, drop: float | None, share: float, slice_drop: float | None, *, proposer: str | None
+    ) -> None:
         """Hear of a run of the search, this job's or an earlier one's, in order.
 
         Args:
             drop: Its drop, or `None` where the plan failed.
             share: Share of the data that the drop is on.
             slice_drop: The drop on the slice, where the run was judged on that as well.
-            proposed: Whether a searcher proposed the plan: those that every search begins with say nothing
-                about what comes later.
+            proposer: As for `judge`.
         """
         if drop is None:
             return
-        if proposed:
-            self._far.append(share < 1 or drop > self.far)
+        if proposer is not None:
+            self._far[proposer].append(share < 1 or drop > self.far)
         if slice_drop is None:
             return
         # What loses less than the limit says little about what loses far more.
@@ -169,10 +171,15 @@ class SliceFirst:
                 self._used = (perf_counter() - started) / SHARE >= WORTHWHILE
         return self._used
 
-    def _pays(self) -> bool:
-        """Say whether a slice is expected to save more than it takes."""
-        cost = median(self._costs or [SHARE])
-        return (0.5 + sum(self._far)) / (1 + len(self._far)) > cost
+    def _pays(self, proposer: str | None) -> bool:
+        """Say whether a slice is expected to save more than it takes, or is wanted for its error.
+
+        One searcher stays near the limit, another explores far from it.
+        """
+        if proposer is None:
+            return len(self._squared_errors) < PAIRS
+        recent = self._far[proposer]
+        return (1 + sum(recent)) / (2 + len(recent)) > median(self._costs or [SHARE])
 
     def _stop(self, why: str) -> None:
         if self._used:
