@@ -35,7 +35,7 @@ FIRST_ERROR = 0.5
 """Relative error of a drop on the slice before any pair was seen; it weighs as much as one pair."""
 RECENT = 8
 """A searcher's last plans, which say whether slices of the next will save more than they cost."""
-PAIRS = 5
+PAIRS = 3
 """Plans that every search begins with and that are judged on both, so that the slice's error is known."""
 SAME = 3
 """Plans that lose exactly the same on the slice and on all of the data: then the slice is all of it."""
@@ -76,10 +76,11 @@ class SliceFirst:
         self._limit = max(goal.max_quality_drop, 1e-9)
         self._note = note
         self._used = used and measurer.loaded.has_slices
-        self._baseline: float | None = None
+        self._begun = False
         self._squared_errors: list[float] = []
         self._equal, self._differs = 0, False
         self._far: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._slice_seconds = 0.0
         self._costs: list[float] = []  # what a slice took, as a share of what all of the data took
 
     @property
@@ -101,34 +102,29 @@ class SliceFirst:
 
         Args:
             quality: The candidate's quality on a share of the search data.
-            proposer: Who proposed it. `None` where every search begins with it: then it is judged on all of the
-                data whatever the slice says, so that the two can be compared.
+            proposer: Who proposed it. `None` where every search begins with it: all of the data judges that, and
+                the slice as well where the two are worth comparing.
 
         Raises:
             Exception: Whatever `quality` raises on all of the data.
         """
-        sliced: float | None = None
-        failure: Exception | None = None
-        slice_seconds = 0.0
-        if self._ready() and self._pays(proposer):
-            assert self._baseline is not None
-            started = perf_counter()
-            try:
-                value = quality(SHARE)
-            except Exception as error:  # the plan's fault where all of the data fails too, else the slice's
-                failure = error
-            else:
-                sliced = self._baseline - value
-                if sliced > self.far and proposer is not None:
-                    return Judged(value, sliced, SHARE)
-            slice_seconds = perf_counter() - started
+        sliced: Judged | Exception | None = None
+        if proposer is not None and self._pays(proposer):
+            sliced = self._on_slice(quality)
+            if isinstance(sliced, Judged) and sliced.drop > self.far:
+                return sliced
         started = perf_counter()
         value = quality(1.0)
-        if sliced is not None:
-            self._costs.append(slice_seconds / max(perf_counter() - started, 1e-9))
-        if failure is not None:
-            self._stop(f"failed on a candidate that all of the data can judge: {one_line(failure)}")
-        return Judged(value, self._measurer.baseline_quality("search") - value, slice_drop=sliced)
+        seconds = perf_counter() - started
+        drop = self._measurer.baseline_quality("search") - value
+        if proposer is None and drop >= self._limit and len(self._squared_errors) < PAIRS:
+            sliced = self._on_slice(quality)
+        if isinstance(sliced, Exception):  # the slice is to blame: all of the data can judge the candidate
+            self._stop(f"failed on a candidate that all of the data can judge: {one_line(sliced)}")
+        if not isinstance(sliced, Judged):
+            return Judged(value, drop)
+        self._costs.append(self._slice_seconds / max(seconds, 1e-9))
+        return Judged(value, drop, slice_drop=sliced.drop)
 
     def learn(
         self, drop: float | None, share: float, slice_drop: float | None, *, proposer: str | None
@@ -161,25 +157,38 @@ class SliceFirst:
 
     def _ready(self) -> bool:
         """Judge the model as it came on the slice, the first time, and see what that takes."""
-        if self._used and self._baseline is None:
+        if self._used and not self._begun:
+            self._begun = True
             started = perf_counter()
             try:
-                self._baseline = self._measurer.baseline_quality("search", SHARE)
+                self._measurer.baseline_quality("search", SHARE)
             except WorkloadError as error:
                 self._stop(f"failed: {error}")
             else:
                 self._used = (perf_counter() - started) / SHARE >= WORTHWHILE
         return self._used
 
-    def _pays(self, proposer: str | None) -> bool:
-        """Say whether a slice is expected to save more than it takes, or is wanted for its error.
+    def _pays(self, proposer: str) -> bool:
+        """Say whether a slice of a searcher's next plan is expected to save more than it takes.
 
-        One searcher stays near the limit, another explores far from it.
+        One stays near the limit, another explores far from it; a new one is taken to be like the others.
         """
-        if proposer is None:
-            return len(self._squared_errors) < PAIRS
+        everyone = [far for recent in self._far.values() for far in recent]
+        expected = (0.5 + sum(everyone)) / (1 + len(everyone))
         recent = self._far[proposer]
-        return (1 + sum(recent)) / (2 + len(recent)) > median(self._costs or [SHARE])
+        return (2 * expected + sum(recent)) / (2 + len(recent)) > median(self._costs or [SHARE])
+
+    def _on_slice(self, quality: Callable[[float], float]) -> Judged | Exception | None:
+        """Judge a candidate on the slice; `None` where slices are not used."""
+        if not self._ready():
+            return None
+        started = perf_counter()
+        try:
+            value = quality(SHARE)
+        except Exception as error:
+            return error
+        self._slice_seconds = perf_counter() - started
+        return Judged(value, self._measurer.baseline_quality("search", SHARE) - value, SHARE)
 
     def _stop(self, why: str) -> None:
         if self._used:
