@@ -102,8 +102,8 @@ class SliceFirst:
 
         Args:
             quality: The candidate's quality on a share of the search data.
-            proposer: Who proposed it. `None` where every search begins with it: all of the data judges that, and
-                the slice as well where the two are worth comparing.
+            proposer: Who proposed it. `None` where every search begins with it: all of the data judges that,
+                and the slice as well where the two are worth comparing.
 
         Raises:
             Exception: Whatever `quality` raises on all of the data.

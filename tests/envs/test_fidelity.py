@@ -38,7 +38,7 @@ class Sliced:
 
     def quality(self, model, share=1.0):
         CLOCK[0] += share
-        first, *others = (getattr(layer, "weight", torch.empty(0)).dtype != torch.float32 for layer in model)
+        first, *others = (getattr(layer, "format_name", "fp32") != "fp32" for layer in model)
         limits = 0.5 * first + 4 * sum(others)
         return 1.0 - LIMIT * limits * float(ITEMS[slice_indices(len(ITEMS), share)].mean())
 
