@@ -9,6 +9,9 @@ import numpy as np
 from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, Goal, Trial, best_trial, pareto_front
 
+INITIAL = "initial"
+"""Who proposed what is measured before a searcher is asked."""
+
 
 def run_search(
     searcher: Searcher,
@@ -57,7 +60,7 @@ def run_search(
         return True
 
     first = [plan for plan in dict.fromkeys(initial) if plan not in seen]
-    if not measure(first, ["initial"] * len(first)):
+    if not measure(first, [INITIAL] * len(first)):
         return trials
     while budget is None or len(trials) < budget:
         if should_stop():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autoprec.errors import AutoPrecError, UserError
     from autoprec.plan import Plan
     from autoprec.result import TuneResult
+    from autoprec.slices import slice_indices
     from autoprec.workload import Example, Workload, define_workload
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ _HOME = {
     "check": "autoprec.api",
     "define_workload": "autoprec.workload",
     "predict_plan": "autoprec.api",
+    "slice_indices": "autoprec.slices",
     "tune": "autoprec.api",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "check",
     "define_workload",
     "predict_plan",
+    "slice_indices",
     "tune",
 ]
 

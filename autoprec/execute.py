@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from autoprec.envs.fidelity import Judged
 from autoprec.envs.measure import Measurer
 from autoprec.envs.space import Assignment, Trial
 from autoprec.envs.timing import TimingSettings
@@ -25,6 +27,7 @@ class RunRequest:
         timing: How long to time.
         fresh: Measured again after the search: the workload's further metrics are computed as well.
         lossless: Time against this plan too; both candidates are alive while that lasts.
+        judge: Judges it, given its quality on a share of the data; all of the data by default.
     """
 
     plan: Plan
@@ -33,6 +36,7 @@ class RunRequest:
     timing: TimingSettings
     fresh: bool = False
     lossless: Plan | None = None
+    judge: Callable[[Callable[[float], float]], Judged] | None = None
 
 
 def execute(measurer: Measurer, request: RunRequest) -> Run:
@@ -45,6 +49,7 @@ def execute(measurer: Measurer, request: RunRequest) -> Run:
             request.timing,
             reported=request.fresh,
             reference=request.lossless,
+            judge=request.judge,
         )
     except CandidateError as error:
         return failed_run(request, str(error), time.perf_counter() - started)
@@ -69,6 +74,8 @@ def execute(measurer: Measurer, request: RunRequest) -> Run:
         held_bytes=found.held_bytes,
         quality=found.quality,
         quality_drop=found.quality_drop,
+        quality_share=found.quality_share,
+        slice_drop=found.slice_drop,
         reported=found.reported,
         wall_seconds=time.perf_counter() - started,
     )
@@ -88,8 +95,8 @@ def failed_run(request: RunRequest, reason: str, seconds: float) -> Run:
     )
 
 
-def trial_of(run: Run, assignment: Assignment) -> Trial:
-    """Return a measured run as searchers see it."""
+def trial_of(run: Run, assignment: Assignment, drop_error: float = 0.0) -> Trial:
+    """Return a measured run as searchers see it; `drop_error` as in `Trial`."""
     nan = float("nan")
     failed = run.status == "failed" or run.speedup is None
     return Trial(
@@ -99,4 +106,6 @@ def trial_of(run: Run, assignment: Assignment) -> Trial:
         bytes=nan if run.held_bytes is None else float(run.held_bytes),
         drop=nan if run.quality_drop is None else run.quality_drop,
         searcher=run.searcher,
+        share=run.quality_share,
+        drop_error=drop_error,
     )

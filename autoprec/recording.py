@@ -79,6 +79,7 @@ def record(
         phase=progress.phase,
         note=progress.note,
         drop_dominated=False,
+        slices=False,
     )
     search = RuntimeSearch(parts, settings.runtimes[0])
     progress.phase("recording")

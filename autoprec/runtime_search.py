@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import numpy as np
 
-from autoprec.agents.evaluate import run_search
+from autoprec.agents.evaluate import INITIAL, run_search
 from autoprec.agents.searcher import Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
+from autoprec.envs.fidelity import SliceFirst
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
@@ -60,6 +62,7 @@ class JobParts:
         phase: Hears what is done: phase, detail, share.
         note: Hears what the user should know.
         drop_dominated: Leave out formats that another beats in every respect; see `search_space`.
+        slices: Judge plans that lose far too much on a slice of the data only, where the workload offers it.
         measuring: Seconds spent in measured runs of searches.
     """
 
@@ -74,6 +77,7 @@ class JobParts:
     phase: Callable[[str, str, float | None], None]
     note: Callable[[str], None]
     drop_dominated: bool = True
+    slices: bool = True
     measuring: float = field(default=0.0)
 
 
@@ -111,6 +115,7 @@ class RuntimeSearch:
             drop_dominated=parts.drop_dominated,
         )
         self.problem = Problem(space, self.profiled.profile, parts.goal)
+        self._slices = SliceFirst(parts.prepared.measurer, parts.goal, parts.note, used=parts.slices)
         self.trials = self._stored_trials()
         for trial in self.trials:
             parts.heard(trial)
@@ -118,7 +123,7 @@ class RuntimeSearch:
     def scout(self, plan: Assignment) -> float:
         """Measure a plan, where that was not done yet, and return what it costs; infinity where it fails."""
         if all(trial.assignment != plan for trial in self.trials):
-            self.trials.append(self._evaluate(plan, "initial"))
+            self.trials.append(self._evaluate(plan, INITIAL))
         (found,) = (trial for trial in self.trials if trial.assignment == plan)
         return found.cost(self._parts.goal) if found.ok else math.inf
 
@@ -184,14 +189,27 @@ class RuntimeSearch:
     def _evaluate(self, assignment: Assignment, proposer: str) -> Trial:
         parts = self._parts
         plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
-        run = parts.store.attach_run(parts.job_id, self.context_key, plan.key, searcher=proposer)
+        # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
+        judged_for = None if proposer == INITIAL else proposer
+        enough = math.inf if judged_for is None else self._slices.far
+        run = parts.store.attach_run(
+            parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
+        )
         if run is None:
             started = time.perf_counter()
-            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING))
+            judge = partial(self._slices.judge, proposer=judged_for)
+            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING, judge=judge))
             parts.measuring += time.perf_counter() - started
-        trial = trial_of(run, assignment)
+        trial = self._learnt(run, assignment)
         parts.heard(trial)
         return trial
+
+    def _learnt(self, run: Run, assignment: Assignment) -> Trial:
+        """Return a run as searchers see it, after learning from it what a slice is worth."""
+        slices, drop, share = self._slices, run.quality_drop, run.quality_share
+        proposer = None if run.searcher == INITIAL else run.searcher
+        slices.learn(drop, share, run.slice_drop, proposer=proposer)
+        return trial_of(run, assignment, 0.0 if drop is None else slices.error(drop, share))
 
     def _run_kept(self, request: RunRequest) -> Run:
         """Execute a plan and keep the run. One that took the process down before counts as failed."""
@@ -217,7 +235,7 @@ class RuntimeSearch:
             if not run.fresh:
                 assignment = assignment_of(run.formats)
                 if self.problem.space.feasible(assignment):
-                    trials.append(trial_of(run, assignment))
+                    trials.append(self._learnt(run, assignment))
         return trials
 
     def _profile(self) -> Profiled:

@@ -48,6 +48,9 @@ class Workload:
 
     A class with these methods works without inheriting. `quality` may take a keyword `split`
     (`"search"` or `"final"`): the search is then judged on one part of the data and its winners on the other.
+    It may take a keyword `share` (above 0, at most 1, by default 1): it then judges on that share of the
+    split, the same items for every model, a smaller share within a larger (`autoprec.slice_indices` chooses
+    them), and plans that lose far too much on a slice are judged no further.
     """
 
     quality_name: str = "quality"
@@ -72,8 +75,8 @@ class Workload:
 
 ATTRIBUTES = ("quality_name", "groups", "exclude")
 OPTIONAL_METHODS = ("quality", "calibration", "throughput_inputs", "metrics")
-"""`quality(model[, split]) -> float`, higher is better. `calibration() -> batches` for static formats.
-`throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
+"""`quality(model[, split][, share]) -> float`, higher is better. `calibration() -> batches`, for static
+formats. `throughput_inputs()`, like `example_inputs()`, for `--objective throughput`.
 `metrics(model[, split]) -> dict[str, float]`: figures to report beside quality, for the final plans."""
 
 
@@ -135,6 +138,7 @@ class LoadedWorkload:
         reference: What the user typed.
         has_quality: Whether the user's class judges quality itself.
         has_final_split: Whether `quality` takes `split`, so that winners are judged on held-out data.
+        has_slices: Whether `quality` takes `share`, so that it can be estimated on less of the data.
     """
 
     def __init__(self, target: Any, reference: str) -> None:
@@ -152,7 +156,8 @@ class LoadedWorkload:
                 raise WorkloadError(f"workload {reference!r} has no method {method}(); define it")
         self._instance = instance
         self.has_quality = callable(getattr(instance, "quality", None))
-        self.has_final_split = self.has_quality and _takes_split(instance.quality)
+        self.has_final_split = self.has_quality and _takes(instance.quality, "split")
+        self.has_slices = self.has_quality and _takes(instance.quality, "share", by_name=True)
 
     @property
     def quality_name(self) -> str:
@@ -231,13 +236,13 @@ class LoadedWorkload:
         except SystemExit as error:
             raise WorkloadError(f"{self.reference}: run(model, inputs) called exit({error.code})") from error
 
-    def quality(self, model: nn.Module, split: Split) -> float:
-        """Return the user's quality of a model; only where `has_quality`. Exceptions pass through.
+    def quality(self, model: nn.Module, split: Split, share: float = 1.0) -> float:
+        """Return the user's quality of a model; only where `has_quality`; shares only where `has_slices`.
 
         Raises:
             WorkloadError: The value is not a finite real number.
         """
-        value = self._judge("quality", model, split)
+        value = self._judge("quality", model, split, **({"share": share} if self.has_slices else {}))
         return _finite_number(value, f"{self.reference}: quality(model)")
 
     def metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
@@ -289,11 +294,11 @@ class LoadedWorkload:
         digest.feed(sources_of(part.__module__ for part in classes))
         return digest.feed(dict(getattr(self._instance, "__dict__", {}))).hexdigest()
 
-    def _judge(self, name: str, model: nn.Module, split: Split) -> Any:
+    def _judge(self, name: str, model: nn.Module, split: Split, **options: Any) -> Any:
         """Call a method that judges a model, with the split where it takes one."""
         method = getattr(self._instance, name)
         try:
-            return method(model, split=split) if _takes_split(method) else method(model)
+            return method(model, **options | ({"split": split} if _takes(method, "split") else {}))
         except SystemExit as error:
             raise WorkloadError(f"{self.reference}: {name}(model) called exit({error.code})") from error
 
@@ -369,12 +374,13 @@ def seeded() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def _takes_split(method: Callable[..., Any]) -> bool:
+def _takes(method: Callable[..., Any], name: str, *, by_name: bool = False) -> bool:
+    """Say whether a method takes an argument; `by_name`: names it, and does not only take any."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):
         return False
-    return "split" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or (not by_name and any(p.kind is p.VAR_KEYWORD for p in parameters.values()))
 
 
 def _finite_number(value: Any, what: str) -> float:

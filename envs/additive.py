@@ -186,6 +186,7 @@ class AdditivePosterior:
         values: `[n]` measured figures, finite.
         misfit: `[n]` standard deviation by which the law itself may be wrong for each run, beside noise, up
             to a factor that the runs tell.
+        error: `[n]` standard deviation of a further, known error of each figure; `None` for none.
 
     Attributes:
         table: `[U, K]` contributions at the mode.
@@ -194,8 +195,16 @@ class AdditivePosterior:
         log_evidence: Laplace approximation to the log of the marginal likelihood.
     """
 
-    def __init__(self, prior: AdditivePrior, assignments: Ints, values: Floats, misfit: Floats) -> None:
+    def __init__(
+        self,
+        prior: AdditivePrior,
+        assignments: Ints,
+        values: Floats,
+        misfit: Floats,
+        error: Floats | None = None,
+    ) -> None:
         self.prior = prior
+        self._error = np.zeros(len(values)) if error is None else error
         self._plans = assignments
         units, formats = prior.log_table.shape
         self._shape = (units, formats)
@@ -256,7 +265,7 @@ class AdditivePosterior:
             return
         objective = np.inf
         for _ in range(ITERATIONS):
-            self._spread = np.hypot(self.noise, self.misfit_scale * misfit)
+            self._spread = self._deviation(misfit)
             mean, jacobian = self._linearise(self._weights, self._plans)
             self._factor_at(jacobian)
             target = values - mean + jacobian @ self._weights
@@ -265,10 +274,13 @@ class AdditivePosterior:
             moved = self._update_noise(values, misfit)
             if before - objective < 0.02 and moved < 0.1:
                 break
-        self._spread = np.hypot(self.noise, self.misfit_scale * misfit)
+        self._spread = self._deviation(misfit)
         mean, jacobian = self._linearise(self._weights, self._plans)
         self._factor_at(jacobian)
         self.log_evidence = -self._loss(self._weights, values) - float(np.log(np.diag(self._factor)).sum())
+
+    def _deviation(self, misfit: Floats) -> Floats:
+        return np.asarray(np.sqrt(self.noise**2 + (self.misfit_scale * misfit) ** 2 + self._error**2))
 
     def _factor_at(self, jacobian: Floats) -> None:
         self._jacobian = jacobian
@@ -297,15 +309,16 @@ class AdditivePosterior:
         The prior counts as so many runs of the expected noise, and of the expected misfit.
         """
         residual = values - self._figure(self._weights, self._plans)[0]
-        scaled = self.misfit_scale * misfit
-        share = self.noise**2 / (self.noise**2 + scaled**2)
+        total = self._deviation(misfit) ** 2
+        share, wrong_share = self.noise**2 / total, (self.misfit_scale * misfit) ** 2 / total
         half = scipy.linalg.solve_triangular(self._factor, self._gram, lower=True, check_finite=False)
         fitted = np.maximum(np.diag(self._gram) - np.einsum("mn,mn->n", half, half), 0.0)
-        expected = share**2 * (residual**2 + fitted) + share * scaled**2
+        square = residual**2 + fitted
+        expected = share**2 * square + share * (1 - share) * total
         variance = (PRIOR_RUNS * self.prior.noise**2 + expected.sum()) / (PRIOR_RUNS + len(values))
         noise = max(float(np.sqrt(variance)), self.prior.noise_floor)
         # What is not noise is misfit: each run tells of its factor as far as misfit explains its residual.
-        wrong = (1 - share) ** 2 * (residual**2 + fitted) + (1 - share) * self.noise**2
+        wrong = wrong_share**2 * square + wrong_share * (1 - wrong_share) * total
         told = misfit > 1e-3 * self.noise
         seen = np.where(told, wrong / np.where(told, misfit, 1.0) ** 2, self.misfit_scale**2)
         ratio = (PRIOR_RUNS + seen.sum()) / (PRIOR_RUNS + len(values))

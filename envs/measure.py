@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from autoprec.comparing import relative_error
+from autoprec.envs.fidelity import Judged
+from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
@@ -39,6 +41,8 @@ class Measurement:
         quality: Quality under the plan.
         quality_drop: Baseline quality minus `quality`.
         reported: Further metrics under the plan.
+        quality_share: Share of the data that quality and drop are on.
+        slice_drop: The drop on a slice, where the plan was judged on that before all of the data.
     """
 
     timing: PairedTiming | None
@@ -47,6 +51,8 @@ class Measurement:
     quality: float
     quality_drop: float
     reported: dict[str, float]
+    quality_share: float = 1.0
+    slice_drop: float | None = None
 
 
 class Measurer:
@@ -78,7 +84,7 @@ class Measurer:
         self._judged = [*(example.inputs for example in examples), *(calibration or ())]
         self._as_it_came = _parameter_state(model)
         self._reference: list[torch.Tensor] | None = None
-        self._baseline_quality: dict[Split, float] = {}
+        self._baseline_quality: dict[tuple[Split, float], float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
 
     @property
@@ -86,16 +92,16 @@ class Measurer:
         """The parts of the data that quality can be judged on."""
         return ("search", "final") if self.loaded.has_final_split else ("search",)
 
-    def baseline_quality(self, split: Split) -> float:
-        """Return the quality of the model as it came; judged once a split.
+    def baseline_quality(self, split: Split, share: float = 1.0) -> float:
+        """Return the quality of the model as it came on a share of a split; judged once.
 
         Raises:
             WorkloadError: Quality raises or is not a finite number: then nothing can be judged.
         """
-        if split not in self._baseline_quality:
+        if (split, share) not in self._baseline_quality:
             with self._mistakes("quality(model)"):
-                self._baseline_quality[split] = self._quality(self.model, split)
-        return self._baseline_quality[split]
+                self._baseline_quality[split, share] = self._quality(self.model, split, share)
+        return self._baseline_quality[split, share]
 
     def baseline_reported(self, split: Split) -> dict[str, float]:
         """Return the workload's further metrics for the model as it came; judged once a split.
@@ -141,6 +147,7 @@ class Measurer:
         timed: bool = True,
         reported: bool = False,
         reference: Plan | None = None,
+        judge: Callable[[Callable[[float], float]], Judged] | None = None,
     ) -> Measurement:
         """Execute one plan.
 
@@ -151,13 +158,15 @@ class Measurer:
             timed: False where a unit is emulated: its speed is not measured.
             reported: Also compute the workload's further metrics.
             reference: Time against this plan too; both are alive while that lasts.
+            judge: Judges the candidate, given its quality on a share of the data; all of the data by default.
 
         Raises:
             CandidateError: The plan failed: an exception, out of memory, NaN, or not applied as asked.
         """
         baseline_quality = self.baseline_quality(split)
         with self.executable(plan) as candidate:
-            quality = self._quality(candidate.model, split)
+            quality = partial(self._quality, candidate.model, split)
+            judged = judge(quality) if judge else Judged(value := quality(), baseline_quality - value)
             extra = self._metrics(candidate.model, split) if reported else {}
             timed_pairs = self.time(None, candidate, timing) if timed else None
             over = None
@@ -165,7 +174,14 @@ class Measurer:
                 with self.executable(reference) as other:
                     over = self.time(other, candidate, timing)
             return Measurement(
-                timed_pairs, over, candidate.held_bytes(), quality, baseline_quality - quality, extra
+                timed_pairs,
+                over,
+                candidate.held_bytes(),
+                judged.quality,
+                judged.drop,
+                extra,
+                judged.share,
+                judged.slice_drop,
             )
 
     @contextmanager
@@ -268,10 +284,10 @@ class Measurer:
                 "in place, so candidates could no longer be compared with it; work on a copy"
             )
 
-    def _quality(self, model: nn.Module, split: Split) -> float:
+    def _quality(self, model: nn.Module, split: Split, share: float = 1.0) -> float:
         with _judging(model):
             if self.loaded.has_quality:
-                return self.loaded.quality(model, split)
+                return self.loaded.quality(model, split, share)
             return self._fidelity(model)
 
     def _metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
@@ -340,38 +356,6 @@ def _judging(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             model.eval()
-
-
-@contextmanager
-def process_state_kept() -> Iterator[None]:
-    """Put back what code under test may change for the whole process.
-
-    Thread count, default dtype, the quantised engine, gradient mode, precision and determinism of matrix
-    products, and the random generators.
-    """
-    threads = torch.get_num_threads()
-    dtype = torch.get_default_dtype()
-    engine = torch.backends.quantized.engine
-    gradients = torch.is_grad_enabled()
-    precision = torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        if torch.backends.quantized.engine != engine:
-            torch.backends.quantized.engine = engine
-        torch.set_grad_enabled(gradients)
-        torch.set_float32_matmul_precision(precision)
-        if torch.are_deterministic_algorithms_enabled() != deterministic:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import nn
 
 from autoprec.apply import swap_modules
 from autoprec.comparing import relative_error
-from autoprec.envs.measure import process_state_kept
+from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations, needed_by

@@ -154,6 +154,9 @@ class Trial:
         bytes: Bytes held.
         drop: Quality drop, absolute. May be negative.
         searcher: Who proposed it.
+        share: Share of the evaluation data that the drop is on. Below 1 it tells a searcher which way to go,
+            and the plan meets no goal and is on no front.
+        drop_error: Standard deviation of the drop around that on all of the data, absolute.
     """
 
     assignment: Assignment
@@ -162,15 +165,18 @@ class Trial:
     bytes: float
     drop: float
     searcher: str
+    share: float = 1.0
+    drop_error: float = 0.0
 
     def cost(self, goal: Goal) -> float:
         """Return what the goal makes small: relative time, or bytes. NaN where the plan failed."""
         return self.bytes if goal.objective == "memory" else self.time
 
     def meets(self, goal: Goal) -> bool:
-        """Say whether the plan ran and keeps the goal's limits, as measured."""
+        """Say whether the plan ran and keeps the goal's limits, as measured on all of the data."""
         return (
             self.ok
+            and self.share == 1
             and self.drop <= goal.max_quality_drop
             and (goal.max_bytes is None or self.bytes <= goal.max_bytes)
         )
@@ -187,7 +193,7 @@ def pareto_front(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return the trials that no other beats in both cost and drop, cheapest first."""
     usable = [
         trial for trial in trials
-        if trial.ok and (goal.max_bytes is None or trial.bytes <= goal.max_bytes)
+        if trial.ok and trial.share == 1 and (goal.max_bytes is None or trial.bytes <= goal.max_bytes)
     ]  # fmt: skip
     return non_dominated(usable, lambda trial: trial.cost(goal), lambda trial: trial.drop)
 

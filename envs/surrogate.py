@@ -119,7 +119,7 @@ class Surrogate:
         time = np.array([trial.time for trial in good])
         drop = np.array([trial.drop for trial in good])
         self._time = AdditivePosterior(self._time_prior(), plans, time, _time_misfit(time))
-        self._drop = self._fit_drop(plans, drop)
+        self._drop = self._fit_drop(plans, drop, np.array([trial.drop_error for trial in good]))
         self.root = self._drop.prior.root
         return self
 
@@ -224,10 +224,11 @@ class Surrogate:
             border_std=0.2,
         )
 
-    def _fit_drop(self, plans: Ints, drop: Floats) -> AdditivePosterior:
+    def _fit_drop(self, plans: Ints, drop: Floats, error: Floats) -> AdditivePosterior:
         misfit = self._misfit(drop)
+        unsure = np.hypot(misfit, error)
         fits = [
-            AdditivePosterior(self._drop_prior(plans, drop, misfit, root), plans, drop, misfit)
+            AdditivePosterior(self._drop_prior(plans, drop, unsure, root), plans, drop, misfit, error)
             for root in (ROOTS if len(drop) > 1 else ROOTS[:1])
         ]
         return max(fits, key=lambda fit: fit.log_evidence)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     MetaData,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -192,6 +193,8 @@ class RunRow(Base):
     held_bytes: Mapped[int | None]
     quality: Mapped[float | None]
     quality_drop: Mapped[float | None]
+    quality_share: Mapped[float] = mapped_column(server_default=text("1.0"))
+    slice_drop: Mapped[float | None]
     reported: Mapped[dict[str, Any]]
     wall_seconds: Mapped[float]
     measured_at: Mapped[datetime] = mapped_column(index=True)

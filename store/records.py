@@ -69,8 +69,10 @@ class Run(_Record):
         over_lossless_high: Upper end.
         pairs: Number of paired ratios.
         held_bytes: Bytes of parameters, buffers and packed weights.
-        quality: Quality under the plan.
-        quality_drop: Baseline quality minus `quality`.
+        quality: Quality under the plan, on `quality_share` of the data.
+        quality_drop: The baseline's quality on the same data minus `quality`.
+        quality_share: The fidelity: 1 where all of the data judged; below, no figure reaches a plan.
+        slice_drop: The drop on a slice, where the plan was judged on that before all of the data.
         reported: Further metrics, for people.
         wall_seconds: Wall time that the whole measured run took, conversion included.
         cached: Measured by an earlier job and taken over by this one; set by the store when it reads.
@@ -96,6 +98,8 @@ class Run(_Record):
     held_bytes: int | None = None
     quality: Finite | None = None
     quality_drop: Finite | None = None
+    quality_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    slice_drop: Finite | None = None
     reported: dict[str, Finite] = {}
     wall_seconds: Finite
     cached: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -114,7 +115,8 @@ class RunStore:
     def context_runs(self, context_key: str, job_id: str) -> list[Run]:
         """Return the runs of a context from the searches of all jobs with the same units as one job.
 
-        In the order in which they were measured; failed ones count for `FAILURE_LIFETIME`.
+        In the order in which they were measured, and only those that all of the data judged; failed ones
+        count for `FAILURE_LIFETIME`.
 
         Raises:
             StoreError: There is no such job.
@@ -127,6 +129,7 @@ class RunStore:
                 RunRow.context_key == context_key,
                 RunRow.split == "search",
                 RunRow.fresh.is_(False),
+                RunRow.quality_share == 1,
                 or_(RunRow.status == "ok", RunRow.measured_at > utc_now() - FAILURE_LIFETIME),
             )
             .order_by(RunRow.id)
@@ -139,20 +142,30 @@ class RunStore:
 
         return self._db.read(body)
 
-    def find_run(self, context_key: str, plan_key: str, *, split: Split = "search") -> Run | None:
+    def find_run(
+        self, context_key: str, plan_key: str, *, split: Split = "search", sliced_above: float = math.inf
+    ) -> Run | None:
         """Return the newest run of a plan in a context from any job; never a fresh one.
 
-        A failed run counts for `FAILURE_LIFETIME`: what failed may have been short of memory.
+        A failed run counts for `FAILURE_LIFETIME`: what failed may have been short of memory. One that was
+        judged on a slice of the data counts where its drop is above `sliced_above` and none is on all of it.
         """
 
         def body(session: Session) -> Run | None:
-            row = _newest_run(session, context_key, plan_key, split)
+            row = _newest_run(session, context_key, plan_key, split, sliced_above)
             return None if row is None else row.record()
 
         return self._db.read(body)
 
     def attach_run(
-        self, job_id: str, context_key: str, plan_key: str, *, searcher: str, split: Split = "search"
+        self,
+        job_id: str,
+        context_key: str,
+        plan_key: str,
+        *,
+        searcher: str,
+        split: Split = "search",
+        sliced_above: float = math.inf,
     ) -> Run | None:
         """Take the run that `find_run` finds over into a job, if there is one. The run is not copied.
 
@@ -162,6 +175,7 @@ class RunStore:
             plan_key: `Plan.key`.
             searcher: Who proposed the plan in this job.
             split: Part of the data that quality was judged on.
+            sliced_above: See `find_run`; by default only what was judged on all of the data will do.
 
         Returns:
             The run as `job_runs` will give it. A run that the job has already is returned as it is.
@@ -169,7 +183,7 @@ class RunStore:
 
         def body(session: Session) -> Run | None:
             self._db.get(session, JobRow, job_id)
-            row = _newest_run(session, context_key, plan_key, split)
+            row = _newest_run(session, context_key, plan_key, split, sliced_above)
             if row is None:
                 return None
             self._link(session, job_id, row.id, searcher, cached=True)
@@ -221,7 +235,12 @@ def _attempts(job_id: str, context_key: str, plan_key: str, fresh: bool) -> list
     ]
 
 
-def _newest_run(session: Session, context_key: str, plan_key: str, split: Split) -> RunRow | None:
+def _newest_run(
+    session: Session, context_key: str, plan_key: str, split: Split, sliced_above: float
+) -> RunRow | None:
+    judged = RunRow.quality_share == 1
+    if math.isfinite(sliced_above):
+        judged = or_(judged, RunRow.quality_drop > sliced_above)
     return session.scalar(
         select(RunRow)
         .where(
@@ -229,8 +248,9 @@ def _newest_run(session: Session, context_key: str, plan_key: str, split: Split)
             RunRow.plan_key == plan_key,
             RunRow.split == one_of("split", split, Split),
             RunRow.fresh.is_(False),
+            judged,
             or_(RunRow.status == "ok", RunRow.measured_at > utc_now() - FAILURE_LIFETIME),
         )
-        .order_by(RunRow.measured_at.desc(), RunRow.id.desc())
+        .order_by(RunRow.quality_share.desc(), RunRow.measured_at.desc(), RunRow.id.desc())
         .limit(1)
     )

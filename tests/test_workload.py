@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from torch import nn
 from autoprec.errors import WorkloadError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint, measured_fingerprint, weights_fingerprint
+from autoprec.slices import slice_indices
 from autoprec.workload import (
     FIDELITY,
     Example,
@@ -269,6 +271,34 @@ class TestTheContract:
         made = define_workload(example_inputs=torch.ones(1), quality=lambda model: sys.exit(0))
         with pytest.raises(WorkloadError, match=r"quality\(model\) called exit\(0\)"):
             load_workload(made(lambda: nn.Linear(1, 1))).quality(nn.Linear(1, 1), "search")
+
+    def test_the_share_is_handed_on_where_quality_names_it(self):
+        seen = []
+
+        @define_workload(
+            example_inputs=lambda: torch.ones(1),
+            quality=lambda model, share=1.0: seen.append(share) or 1.0,
+        )
+        def names():
+            return nn.Linear(1, 1)
+
+        loaded = load_workload(names)
+        assert loaded.has_slices and not loaded.has_final_split
+        loaded.quality(None, "search")
+        loaded.quality(None, "search", 0.25)
+        assert seen == [1.0, 0.25]
+
+    def test_a_slice_is_fixed_and_part_of_a_larger_one(self):
+        slices = [slice_indices(100, share) for share in (0.001, 0.25, 0.5, 1)]
+        assert [len(chosen) for chosen in slices] == [1, 25, 50, 100]
+        for small, large in itertools.pairwise(slices):
+            assert set(small) < set(large) and large == sorted(large)
+        assert slice_indices(100, 0.25) == slices[1] and slice_indices(0, 0.5) == []
+
+    @pytest.mark.parametrize("share", [0, -1, 1.01, float("nan")])
+    def test_a_share_that_is_none_is_refused(self, share):
+        with pytest.raises(WorkloadError, match=r"share is .*; it must be a number above 0 and at most 1"):
+            slice_indices(10, share)
 
     def test_the_split_is_handed_on_where_quality_takes_it(self):
         seen = []

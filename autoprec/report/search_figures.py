@@ -249,9 +249,10 @@ def _cost(time: float, held: float, memory: bool) -> float | None:
 
 def _describe(trial: Trial) -> str:
     speedup = number(_cost(trial.time, trial.bytes, False))
+    judged = "" if trial.share == 1 else f" on {trial.share:.0%} of the data"
     return (
         f"{palette.label(trial.searcher)}, run of the search<br>{speedup}× · "
-        f"drop {number(trial.drop)} · {size(trial.bytes)}"
+        f"drop {number(trial.drop)}{judged} · {size(trial.bytes)}"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from autoprec.slices import slice_indices
 from autoprec.workload import Split, Workload
 from autoprec.workloads.kept import Kept
 from autoprec.workloads.packages import device_of
@@ -67,19 +68,20 @@ class LanguageModel(Workload):
             return self.decode(model, inputs["ids"], inputs["cache"])
         return self.logits(model, inputs["ids"])
 
-    def quality(self, model: nn.Module, split: Split = "search") -> float:
-        """Return minus the mean next-token cross-entropy, in nats per token."""
-        return -self._judge(model, split)["loss"]
+    def quality(self, model: nn.Module, split: Split = "search", share: float = 1.0) -> float:
+        """Return minus the mean next-token cross-entropy, in nats per token, over a share of the windows."""
+        return -self._judge(model, split, share)["loss"]
 
     def metrics(self, model: nn.Module, split: Split = "final") -> dict[str, float]:
         """Return the perplexity per token and the share of tokens whose most likely guess is right."""
         judged = self._judge(model, split)
         return {"perplexity": float(torch.tensor(judged["loss"]).exp()), "top1_accuracy": judged["top1"]}
 
-    def _judge(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def _judge(self, model: nn.Module, split: Split, share: float = 1.0) -> dict[str, float]:
         device, losses, hits = device_of(model), [], []
+        windows = self._windows(split)
         with torch.no_grad():
-            for window in torch.split(self._windows(split), 1):
+            for window in torch.split(windows[slice_indices(len(windows), share)], 1):
                 ids = window.to(device)
                 logits, target = self.logits(model, ids)[0, :-1].float(), ids[0, 1:]
                 losses.append(torch.nn.functional.cross_entropy(logits, target, reduction="none").double())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoprec.slices import slice_indices
 from autoprec.workload import Split, Workload
 from autoprec.workloads import text
 from autoprec.workloads.kept import Kept
@@ -71,11 +72,13 @@ class MiniLM(Workload):
         pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
         return torch.nn.functional.normalize(pooled, dim=-1)
 
-    def quality(self, model: nn.Module, split: Split = "search") -> float:
-        """Return the mean cosine similarity to the embeddings of the fp32 model."""
+    def quality(self, model: nn.Module, split: Split = "search", share: float = 1.0) -> float:
+        """Return the mean cosine similarity to the fp32 model's embeddings, over a share of the texts."""
         texts = self._sentences[split]
         reference = self._kept.get(split, lambda: self._embed(self.build_model(), texts))
-        return float((self._embed(model, texts) * reference).sum(dim=-1).mean())
+        chosen = slice_indices(len(texts), share)
+        found = self._embed(model, [texts[i] for i in chosen])
+        return float((found * reference[chosen]).sum(dim=-1).mean())
 
     def metrics(self, model: nn.Module, split: Split = "final") -> dict[str, float]:
         """Return Spearman's rank correlation with human similarity, over the 1 225 pairs of documents."""

@@ -226,6 +226,29 @@ def test_find_run_gives_the_newest_that_is_not_fresh(store: Store, context_key: 
     assert store.find_run(context_key, "p1") == failed
 
 
+def test_a_run_judged_on_a_slice_serves_only_where_its_drop_is_enough(store: Store, context_key: str) -> None:
+    sliced = make_run(quality_share=0.25, quality_drop=0.5)
+    store.finish_run("j1", context_key, sliced)
+    assert store.find_run(context_key, "p1") is None
+    assert store.find_run(context_key, "p1", sliced_above=0.4) == sliced
+    assert store.attach_run("j2", context_key, "p1", searcher="rl", sliced_above=0.6) is None
+    assert store.attach_run("j2", context_key, "p1", searcher="rl") is None
+    assert store.context_runs(context_key, "j1") == []
+    attached = store.attach_run("j2", context_key, "p1", searcher="rl", sliced_above=0.4)
+    assert attached is not None and attached.quality_share == 0.25 and attached.cached
+    whole = make_run(quality_drop=0.3, slice_drop=0.5, measured_at=sliced.measured_at - timedelta(hours=1))
+    store.finish_run("j1", context_key, whole)
+    for above in (0.4, 0.6):
+        assert store.find_run(context_key, "p1", sliced_above=above) == whole
+    assert store.context_runs(context_key, "j1") == [whole]
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_of_the_data_is_above_0_and_at_most_1(share: float) -> None:
+    with pytest.raises(ValidationError):
+        make_run(quality_share=share)
+
+
 def test_attached_run_is_linked_not_copied(store: Store, context_key: str) -> None:
     run = make_run(searcher="ilp")
     run_id = store.finish_run("j1", context_key, run)

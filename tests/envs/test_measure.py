@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from autoprec.comparing import relative_error
-from autoprec.envs.measure import Measurer, process_state_kept
+from autoprec.envs.measure import Measurer
 from autoprec.envs.plans import as_given, make_plan
+from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
 from autoprec.errors import CandidateError, WorkloadError

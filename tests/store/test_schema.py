@@ -91,6 +91,25 @@ def test_older_schema_is_refused_or_brought_up_to_date(url: str, engine: Engine)
         store.finish_run("old", key, make_run())
 
 
+def test_runs_from_before_slices_were_judged_on_all_of_the_data(url: str, engine: Engine) -> None:
+    _migrate(engine, "0003")
+    key, moment = make_context().key, "2026-01-01 00:00:00.000000"
+    with engine.begin() as connection:
+        for table, columns, values in (
+            ("contexts", "key, workload, fingerprint, architecture, purpose, shapes, device_name,"
+             " device_capability, runtime, threads, versions, created_at",
+             f"'{key}', 'w', 'f', 'a', 'latency', '[]', 'd', 'c', 'eager', 1, '{{}}', '{moment}'"),
+            ("runs", "digest, context_key, plan_key, formats, status, split, fresh, searcher, pairs,"
+             " reported, quality_drop, wall_seconds, measured_at",
+             f"'d', '{key}', 'p', '[]', 'ok', 'search', false, 'rl', 6, '{{}}', 0.5, 1, '{moment}'"),
+        ):  # fmt: skip
+            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"))
+    with Store.open(url) as store:
+        found = store.find_run(key, "p")
+        assert found is not None
+        assert (found.quality_drop, found.quality_share, found.slice_drop) == (0.5, 1.0, None)
+
+
 @pytest.mark.parametrize("upgrade", [True, False])
 def test_newer_schema_is_refused(url: str, engine: Engine, upgrade: bool) -> None:
     Store.open(url).close()

@@ -81,3 +81,11 @@ def test_fingerprints_are_stable(loaded, model):
     loaded.quality(model, "search")
     before = measured_fingerprint(loaded, model, loaded.examples("latency"))
     assert measured_fingerprint(again, again.build_model(), again.examples("latency")) == before
+
+
+def test_a_slice_judges_some_of_the_windows(loaded, model):
+    workload = loaded._instance
+    assert loaded.has_slices and loaded.quality(model, "search", 1.0) == workload.quality(model)
+    slices = [loaded.quality(model, "search", share) for share in (1 / 16, 0.25)]
+    assert slices[0] != slices[1] != loaded.quality(model, "search")
+    assert all(-1.4 < value < -0.8 for value in slices)

