@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from autoprec.comparing import relative_error
+from autoprec.comparing import Outline, misfit, outline, relative_error
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
-from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors, seeded
+from autoprec.workload import Example, LoadedWorkload, Split, describe_inputs, iter_tensors, seeded
 
 SEARCH_TIMING = TimingSettings(target=0.015, max_seconds=1.0)
 # From fewer than 6 pairs no interval covers 95%, and this one goes on the plan.
@@ -77,7 +77,8 @@ class Measurer:
         self._repeats = _whole_ratios([example.weight for example in examples])
         self._judged = [*(example.inputs for example in examples), *(calibration or ())]
         self._as_it_came = _parameter_state(model)
-        self._reference: list[torch.Tensor] | None = None
+        self._reference: list[tuple[Outline, torch.Tensor]] | None = None
+        self._outlines: list[Outline] | None = None
         self._baseline_quality: dict[Split, float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
 
@@ -129,7 +130,7 @@ class Measurer:
         """
         started = time.perf_counter()
         with self._mistakes("running the example inputs"):
-            self._run_finite(self.model)
+            self._outlines = self._run_finite(self.model)
         return time.perf_counter() - started
 
     def measure(
@@ -231,18 +232,35 @@ class Measurer:
                     raise CandidateError(
                         f"not applied as asked: {entry.path} should run {asked[0]}/{asked[1]}, found {found}"
                     )
-        self._run_finite(executable.model)
+        self._check_outputs(self._run_finite(executable.model))
         if idle := executable.idle():
             raise CandidateError(
                 f"not applied as asked: {', '.join(sorted(idle)[:3])} did not run after being replaced; "
                 "the model reaches it by another way than its module tree"
             )
 
-    def _run_finite(self, model: nn.Module) -> None:
+    def _run_finite(self, model: nn.Module) -> list[Outline]:
+        """Run a model over the examples; return what its outputs are made of, which are checked to be finite."""
+        outlines = []
         for example, output in zip(self.examples, self.run_examples(model), strict=True):
             for tensor in iter_tensors(output):
                 if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                     raise CandidateError(f"NaN or infinity in the output for {example.name}")
+            outlines.append(outline(output))
+        return outlines
+
+    def _check_outputs(self, found: list[Outline]) -> None:
+        """Check that outputs for the examples are made as those of the model as it came.
+
+        Whoever takes the plan's outputs takes them to be, and what is of another size is more or less work,
+        whose time says nothing.
+        """
+        if self._outlines is None:
+            self.check_baseline()
+            assert self._outlines is not None
+        for example, mine, theirs in zip(self.examples, found, self._outlines, strict=True):
+            if wrong := misfit(mine, theirs):
+                raise CandidateError(f"the output for {example.name} is not made as the model's own: {wrong}")
 
     @contextmanager
     def _mistakes(self, what: str) -> Iterator[None]:
@@ -282,17 +300,20 @@ class Measurer:
         """Return 1 - relative L2 error of the outputs, averaged over examples and calibration batches."""
         if self._reference is None:
             self._reference = [self._output(self.model, inputs) for inputs in self._judged]
-        errors = [
-            relative_error(self._output(model, inputs), reference)
-            for inputs, reference in zip(self._judged, self._reference, strict=True)
-        ]
+        errors = []
+        for inputs, (made_of, reference) in zip(self._judged, self._reference, strict=True):
+            found_of, found = self._output(model, inputs)
+            if wrong := misfit(found_of, made_of):
+                what = describe_inputs(inputs)
+                raise CandidateError(f"the output for {what} is not made as the model's own: {wrong}")
+            errors.append(relative_error(found, reference))
         if not np.isfinite(errors).all():
             raise CandidateError("NaN or infinity in the output for an example or a calibration batch")
         return 1.0 - float(np.mean(errors))
 
-    def _output(self, model: nn.Module, inputs: Any) -> torch.Tensor:
+    def _output(self, model: nn.Module, inputs: Any) -> tuple[Outline, torch.Tensor]:
         found = self.loaded.run(model, inputs)
-        parts = [t.detach().float().flatten() for t in iter_tensors(found) if t.is_floating_point()]
+        parts = [t.detach().flatten() for t in iter_tensors(found) if t.is_floating_point()]
         if not parts:
             raise WorkloadError(
                 f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float "
@@ -304,7 +325,7 @@ class Measurer:
                 f"{self.loaded.reference}: the model's output has no elements to compare; give inputs that "
                 "are not empty, or define quality(model)"
             )
-        return output
+        return outline(found), output
 
 
 def _whole_ratios(weights: Sequence[float]) -> list[int]:

@@ -283,6 +283,21 @@ def test_an_export_whose_numbers_differ_is_refused_with_the_difference():
     )
 
 
+def test_a_runtime_that_gives_another_shape_fails_the_plan():
+    """OpenVINO returns [1, 64] for a vector where the last layer is int8_static."""
+    pytest.importorskip("openvino")
+    prepared = prepare(made(lambda: nn.Sequential(nn.Linear(64, 64)), torch.ones(64)), "latency")
+    prepared.use_runtime("openvino")
+    runtime = prepared.graph_runtime("openvino")
+    assert runtime.prepare() == {}
+    seen = {"0": Calibrations(Calibration(-1.0, 1.0))}
+    try:
+        with prepared.measurer.executable(plan_for(prepared, runtime, {"0": "int8_static"}, seen)) as built:
+            assert built.model(torch.ones(64)).shape == (64,)
+    except CandidateError as error:
+        assert "float32[1, 64], expected float32[64]" in str(error)
+
+
 def test_a_runtime_that_is_not_installed_is_named(monkeypatch):
     prepared = prepare(Texts, "latency")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
