@@ -145,6 +145,11 @@ def read_applied(model: nn.Module, plan: Plan) -> dict[str, tuple[str, str]]:
         if isinstance(module, FormatModule):
             found[entry.path] = (module.format_name, module.implementation_name)
         else:
+    new = set(replaced.values())
+    for encoder in model.modules():
+        # Nested tensors are for its fused layers, which those with a replaced module no longer are.
+        if isinstance(encoder, nn.TransformerEncoder) and not new.isdisjoint(encoder.modules()):
+            encoder.use_nested_tensor = False
             found[entry.path] = (as_given_format(module), "aten")
     return found
 

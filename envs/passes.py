@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from autoprec.envs.measure import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations, needed_by
+from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import (
     Implementation,
     Memo,
@@ -287,12 +288,13 @@ def _weighted_run(
 ) -> float:
     """Run every example once and return the weighted seconds; the clock sums by the same weights."""
     total = 0.0
-    for inputs, weight in timed_inputs:
-        if clock:
-            clock.weight = weight
-        started = time.perf_counter()
-        run(model, inputs)
-        total += weight * (time.perf_counter() - started)
+    with without_fused_paths() if clock else nullcontext():  # a clock is hooks
+        for inputs, weight in timed_inputs:
+            if clock:
+                clock.weight = weight
+            started = time.perf_counter()
+            run(model, inputs)
+            total += weight * (time.perf_counter() - started)
     if clock:
         clock.next_round()
     return total
@@ -370,7 +372,8 @@ def _watched(
         model.get_submodule(m.path).register_forward_hook(watch(m.path), with_kwargs=True) for m in modules
     ]
     try:
-        yield
+        with without_fused_paths():
+            yield
     finally:
         for handle in handles:
             handle.remove()
