@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from autoprec.comparing import Outline, misfit, outline, relative_error
+from autoprec.comparing import Outline, misfit, outline
+from autoprec.envs.fidelity import Fidelity
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
-from autoprec.workload import Example, LoadedWorkload, Split, describe_inputs, iter_tensors, seeded
+from autoprec.workload import Example, LoadedWorkload, Split, iter_tensors, seeded
 
 SEARCH_TIMING = TimingSettings(target=0.015, max_seconds=1.0)
 # From fewer than 6 pairs no interval covers 95%, and this one goes on the plan.
@@ -75,9 +76,10 @@ class Measurer:
         self.runtimes: dict[str, Runtime] = {runtime.name: runtime}
         self.baseline_bytes = held_bytes(model)
         self._repeats = _whole_ratios([example.weight for example in examples])
-        self._judged = [*(example.inputs for example in examples), *(calibration or ())]
+        self._calibration = tuple(calibration or ())
+        batches = [*(example.inputs for example in examples), *self._calibration]
+        self._fidelity = Fidelity(loaded, model, batches)
         self._as_it_came = _parameter_state(model)
-        self._reference: list[tuple[Outline, torch.Tensor]] | None = None
         self._outlines: list[Outline] | None = None
         self._baseline_quality: dict[Split, float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
@@ -110,12 +112,26 @@ class Measurer:
         return self._baseline_reported[split]
 
     def judge(self) -> None:
-        """Do once, with the model as it came, what a candidate goes through beside being timed."""
-        with torch.inference_mode():
-            for inputs in self._judged[len(self.examples) :]:
+        """Do once, with the model as it came, what a candidate goes through beside being timed.
+
+        Raises:
+            WorkloadError: It raises: that it did not before is no reason for it not to now.
+        """
+        with self._mistakes("running the calibration batches"), torch.inference_mode():
+            for inputs in self._calibration:
                 self.loaded.run(self.model, inputs)
         if self.loaded.has_quality:
-            self._quality(self.model, "search")
+            with self._mistakes("quality(model)"):
+                self._quality(self.model, "search")
+
+    def run_as_it_came(self) -> list[Any]:
+        """Run the model as it came once over each example; return its outputs.
+
+        Raises:
+            WorkloadError: It raises.
+        """
+        with self._mistakes("running the example inputs"):
+            return self.run_examples(self.model)
 
     def run_examples(self, model: nn.Module) -> list[Any]:
         """Run a model once over each example, as timed runs do; return its outputs."""
@@ -240,7 +256,7 @@ class Measurer:
             )
 
     def _run_finite(self, model: nn.Module) -> list[Outline]:
-        """Run a model over the examples; return what its outputs are made of, which are checked to be finite."""
+        """Run a model over the examples, check that outputs are finite, and return what they are made of."""
         outlines = []
         for example, output in zip(self.examples, self.run_examples(model), strict=True):
             for tensor in iter_tensors(output):
@@ -267,7 +283,7 @@ class Measurer:
         """Turn whatever the model as it came raises into a `WorkloadError`: then nothing can be judged."""
         try:
             yield
-        except WorkloadError:
+        except (WorkloadError, RuntimeRefusedError):
             raise
         except CandidateError as error:
             raise WorkloadError(f"{self.loaded.reference}: {what}, model as it came: {error}") from error
@@ -290,42 +306,11 @@ class Measurer:
         with _judging(model):
             if self.loaded.has_quality:
                 return self.loaded.quality(model, split)
-            return self._fidelity(model)
+            return self._fidelity.of(model)
 
     def _metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
         with _judging(model):
             return self.loaded.metrics(model, split)
-
-    def _fidelity(self, model: nn.Module) -> float:
-        """Return 1 - relative L2 error of the outputs, averaged over examples and calibration batches."""
-        if self._reference is None:
-            self._reference = [self._output(self.model, inputs) for inputs in self._judged]
-        errors = []
-        for inputs, (made_of, reference) in zip(self._judged, self._reference, strict=True):
-            found_of, found = self._output(model, inputs)
-            if wrong := misfit(found_of, made_of):
-                what = describe_inputs(inputs)
-                raise CandidateError(f"the output for {what} is not made as the model's own: {wrong}")
-            errors.append(relative_error(found, reference))
-        if not np.isfinite(errors).all():
-            raise CandidateError("NaN or infinity in the output for an example or a calibration batch")
-        return 1.0 - float(np.mean(errors))
-
-    def _output(self, model: nn.Module, inputs: Any) -> tuple[Outline, torch.Tensor]:
-        found = self.loaded.run(model, inputs)
-        parts = [t.detach().flatten() for t in iter_tensors(found) if t.is_floating_point()]
-        if not parts:
-            raise WorkloadError(
-                f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float "
-                "tensor to compare; define quality(model)"
-            )
-        output = torch.cat(parts)
-        if not output.numel():
-            raise WorkloadError(
-                f"{self.loaded.reference}: the model's output has no elements to compare; give inputs that "
-                "are not empty, or define quality(model)"
-            )
-        return outline(found), output
 
 
 def _whole_ratios(weights: Sequence[float]) -> list[int]:

@@ -20,7 +20,7 @@ from autoprec.apply import swap_modules
 from autoprec.comparing import relative_error
 from autoprec.envs.measure import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
-from autoprec.errors import WorkloadError, one_line
+from autoprec.errors import AutoPrecError, WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations, needed_by
 from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import (
@@ -190,7 +190,7 @@ def _judge(
             return
         errors.setdefault(path, []).append(relative_error(found, output))
 
-    with _watched(model, modules, compare), torch.no_grad(), process_state_kept():
+    with _watched(model, modules, compare), torch.no_grad(), process_state_kept(), _as_it_came():
         for batch in batches:
             run(model, batch)
     for path, values in errors.items():
@@ -240,7 +240,7 @@ def baseline_shares(
     run: Run, model: nn.Module, paths: Sequence[str], timed_inputs: Sequence[tuple[Any, float]]
 ) -> tuple[dict[str, float], float]:
     """Return each module's share of one baseline run, and the seconds of one run."""
-    with process_state_kept(), torch.inference_mode():
+    with process_state_kept(), torch.inference_mode(), _as_it_came():
         started = time.perf_counter()
         for _ in range(2):
             _weighted_run(run, model, timed_inputs, None)
@@ -349,7 +349,7 @@ def judge_modules(
     see: Callable[[str, nn.Module, torch.Tensor, torch.Tensor], None],
 ) -> None:
     """Run batches through the model as it came; `see(path, module, input, output)` hears of each call."""
-    with _watched(model, modules, see), torch.no_grad(), process_state_kept():
+    with _watched(model, modules, see), torch.no_grad(), process_state_kept(), _as_it_came():
         for batch in batches:
             run(model, batch)
 
@@ -377,6 +377,19 @@ def _watched(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _as_it_came() -> Iterator[None]:
+    """Blame the workload for what its model raises as it came, though it ran before."""
+    try:
+        yield
+    except AutoPrecError:
+        raise
+    except Exception as error:
+        raise WorkloadError(
+            f"running the model as it came raised, where it had not before: {one_line(error)}"
+        ) from error
 
 
 def _reason(error: Exception) -> str:
