@@ -96,6 +96,10 @@ class GraphEditor:
         used = results | {name for node in edit.nodes for name in node.input}
         graph = helper.make_graph(
             edit.nodes,
+            if formats[path] not in _WRITERS:
+                raise ConversionError(
+                    f"{path}: no graph is written in {formats[path]}; there are fp32, {', '.join(_WRITERS)}"
+                )
             self.exported.proto.graph.name or "model",
             list(self.exported.proto.graph.input),
             list(self.exported.proto.graph.output),
