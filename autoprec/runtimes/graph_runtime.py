@@ -342,6 +342,8 @@ def _read(file: Path) -> onnx.ModelProto:
         check_places(graph, file.parent / DATA_FILE)
     except (OSError, ValueError, DecodeError) as error:
         raise CandidateError(f"{file.name} beside the plan cannot be read: {one_line(error)}") from error
+        if not graph.graph.output:
+            raise ValueError("it holds no graph")  # nothing at all is a message too, an empty one
     return graph
 
 
