@@ -259,7 +259,11 @@ def test_models_that_cannot_be_exported_are_refused_with_the_reason():
         def forward(self, x):
             return self.layer(x) if float(x.detach().sum()) > 0 else self.layer(-x)
 
-    assert "does not export to ONNX" in refusal(made(Branches, torch.ones(2, 4)))
+    said = refusal(made(Branches, torch.ones(2, 4)))
+    assert "does not export to ONNX" in said and "data-dependent" in said
+    assert f"at {__file__}:" in said and said.endswith(
+        "`return self.layer(x) if float(x.detach().sum()) > 0 else self.layer(-x)`"
+    )
     half = made(lambda: Two().to(torch.bfloat16), torch.ones(2, 4, dtype=torch.bfloat16))
     assert "holds torch.bfloat16; an export starts from fp32" in refusal(half)
 
