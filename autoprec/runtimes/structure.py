@@ -198,7 +198,7 @@ def _parts(value: Any, place: Sequence[str], what: str = "is called with") -> tu
             return ("registered", kind, _part_names(value, len(parts)), _Spec(spec)), parts
     raise RuntimeRefusedError(
         f"the model {what} {_joined(place)}, a {kind.__name__}; an exported graph takes and gives tensors, "
-        "constants, and lists, tuples, dictionaries with names for keys and plain objects that hold them "
+        "constants, and lists, tuples, dictionaries by names or whole numbers and plain objects of them "
         "(register others with torch.utils._pytree.register_pytree_node)"
     )
 
