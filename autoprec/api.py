@@ -22,7 +22,8 @@ from autoprec.prepare import measured_device
 from autoprec.progress import Progress
 from autoprec.report import write_report
 from autoprec.result import TuneResult
-from autoprec.runtimes.available import MODEL_FILE, RUNTIMES
+from autoprec.runtimes.available import DATA_FILE, MODEL_FILE, RUNTIMES, model_files
+from autoprec.runtimes.calls import MOST_FORMS
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
 from autoprec.workload import describe_inputs
@@ -248,4 +249,10 @@ def _make_directory(directory: str | Path) -> Path:
         raise PlanError(f"cannot make directory {str(folder)!r} for the results: {reason}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PlanError(f"directory {str(folder)!r} cannot be written to; name another with out")
+    for name in ("plan.json", "report.html", *model_files(MOST_FORMS), DATA_FILE):
+        if (folder / name).is_dir():
+            raise PlanError(
+                f"{str(folder / name)!r} is a directory, where a file of the results goes: move it away, or "
+                "name another directory with out"
+            )
     return folder

@@ -16,6 +16,7 @@ from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.calibration import Calibration, decode_smoothing
 from autoprec.kernels.device import capability
+from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
 from autoprec.plan import MODULE_RUNTIMES, ModulePlan, Plan, UnitPlan
 
@@ -81,6 +82,15 @@ def check_fits(model: nn.Module, plan: Plan) -> None:
         _check_module(model, unit, entry)
         if plan.runtime in MODULE_RUNTIMES:
             _check_kernel(unit, entry)
+        elif unit.format not in FORMATS:
+            raise PlanError(
+                f"unit {unit.name!r}: unknown format {unit.format!r}; known: {', '.join(FORMATS)}"
+            )
+        elif entry.implementation != plan.runtime:
+            raise PlanError(
+                f"unit {unit.name!r}, module {entry.path!r}: the implementation is {entry.implementation!r}, "
+                f"and in a plan for {plan.runtime} it is that"
+            )
     if plan.architecture != architecture_fingerprint(model):
         raise PlanError(
             f"the plan was made for architecture {plan.architecture}, this {type(model).__name__} has "
@@ -135,6 +145,11 @@ def swap_modules(model: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> N
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if module in replaced:
             model.set_submodule(path, replaced[module])
+    new = set(replaced.values())
+    for encoder in model.modules():
+        # Nested tensors are for its fused layers, which those with a replaced module no longer are.
+        if isinstance(encoder, nn.TransformerEncoder) and not new.isdisjoint(encoder.modules()):
+            encoder.use_nested_tensor = False
 
 
 def read_applied(model: nn.Module, plan: Plan) -> dict[str, tuple[str, str]]:

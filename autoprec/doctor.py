@@ -40,7 +40,7 @@ def _print_runtimes(console: Console) -> None:
         try:
             support = graph_runtime_class(name).support
         except RuntimeRefusedError as error:
-            table.add_row(name, *["not installed"] * len(SAMPLES))
+            table.add_row(name, *["does not work"] * len(SAMPLES))
             reasons.append(str(error))
             continue
         found = {(op, fmt): support(op, fmt) for op in SAMPLES for fmt in FORMATS}

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoprec.envs.fidelity import Judged
 from autoprec.envs.measure import Measurer
+from autoprec.envs.slicing import Judged
 from autoprec.envs.space import Assignment, Trial
 from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError

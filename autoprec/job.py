@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
-from autoprec.errors import RuntimeRefusedError, SettingError, StoreError
+from autoprec.errors import CandidateError, RuntimeRefusedError, SettingError, StoreError, one_line
 from autoprec.fresh import Verdict
 from autoprec.lock import JobRunningError, job_lock
 from autoprec.plan import MODULE_RUNTIMES, Plan
@@ -323,12 +324,21 @@ class TuningJob:
         """Write the files that run the plan without this package into the directory for results."""
         if self.out is None:
             return ()
-        for name in (*model_files(MOST_FORMS), DATA_FILE):
-            (self.out / name).unlink(missing_ok=True)  # an earlier job's: they would pass for this one's
-        if plan.runtime in MODULE_RUNTIMES:
+        names = (*model_files(MOST_FORMS), DATA_FILE)
+        try:
+            for name in names:
+                (self.out / name).unlink(missing_ok=True)  # an earlier job's: they would pass for this one's
+            if plan.runtime in MODULE_RUNTIMES:
+                return ()
+            with self.prepared.measurer.executable(plan) as executable:
+                return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())
+        except (OSError, CandidateError) as error:
+            reason = str(error) if isinstance(error, CandidateError) else one_line(error)
+            self.progress.note(f"the model files in {self.out} could not be written: {reason}")
+            for name in names:
+                with contextlib.suppress(OSError):
+                    (self.out / name).unlink()  # half of them is none
             return ()
-        with self.prepared.measurer.executable(plan) as executable:
-            return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())
 
     def _goal(self) -> tuple[Goal, float | None]:
         """Return the goal, and the limit on quality drop that the user gave."""

@@ -129,7 +129,7 @@ def prepare(
     )
     discovery = discover(loaded, model, examples, groups=groups, exclude=exclude)
     modules = [(module.path, module.operation) for module in discovery.modules]
-    graphs = GraphRuntimes(model, modules, lambda: measurer.run_examples(model), measurer.judge)
+    graphs = GraphRuntimes(model, modules, measurer.run_as_it_came, measurer.judge)
     return Prepared(loaded, measurer, discovery, context, weights, calibration, graphs)
 
 

@@ -13,24 +13,27 @@ from functools import partial
 from statistics import median
 
 import numpy as np
+import torch
 
 from autoprec.agents.evaluate import INITIAL, run_search
 from autoprec.agents.searcher import Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
-from autoprec.envs.fidelity import SliceFirst
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
 from autoprec.envs.profile import LATE, REFINING, Profiled, profile_workload
-from autoprec.envs.search_space import search_space
+from autoprec.envs.search_space import search_space, unusable
+from autoprec.envs.slicing import SliceFirst
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
 from autoprec.envs.surrogate import Surrogate
 from autoprec.errors import RuntimeRefusedError
 from autoprec.execute import RunRequest, execute, failed_run, trial_of
 from autoprec.fresh import FreshMeasuring, Verdict
 from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
+from autoprec.kernels.registry import Level, feasible
 from autoprec.plan import COMPILE, EAGER
 from autoprec.prepare import Prepared
+from autoprec.runtimes.available import GRAPH_RUNTIMES
 from autoprec.settings import TuneSettings
 from autoprec.store.records import Run
 from autoprec.store.store import Store
@@ -106,6 +109,7 @@ class RuntimeSearch:
         parts.prepared.use_runtime(runtime)
         self.context = parts.prepared.context_for(runtime)
         self.context_key = parts.store.save_context(self.context)
+        self._check_formats()
         self.profiled = self._profile()
         space = search_space(
             parts.prepared.discovery,
@@ -237,6 +241,26 @@ class RuntimeSearch:
                 if self.problem.space.feasible(assignment):
                     trials.append(self._learnt(run, assignment))
         return trials
+
+    def _check_formats(self) -> None:
+        """Refuse formats that no unit has here before the profile, which takes much longer, tells the same.
+
+        Raises:
+            SettingError: A format that was asked for is native in no unit; says why.
+        """
+        prepared = self._parts.prepared
+        own = {unit.baseline for unit in prepared.discovery.units}
+        for name in sorted({*(self._parts.settings.formats or ())} - own):
+            supports = []
+            for module in prepared.discovery.modules:
+                if self.name in GRAPH_RUNTIMES:
+                    supports.append(prepared.graph_runtime(self.name).support(module.operation, name))
+                else:
+                    weight = prepared.measurer.model.get_submodule(module.path).weight
+                    assert isinstance(weight, torch.Tensor)
+                    supports.append(feasible(module.operation, module.shapes, weight.device)[name])
+            if all(support.level is not Level.NATIVE for support in supports):
+                raise unusable(name, supports[0].reason or supports[0].level)
 
     def _profile(self) -> Profiled:
         """Return the stored profile of this workload here, or make one, and keep it where it is whole."""

@@ -328,19 +328,26 @@ def describe_inputs(inputs: Any) -> str:
 
 def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside (nested) tuples, lists, mappings and dataclasses."""
+    for _, tensor in named_tensors(value):
+        yield tensor
+
+
+def named_tensors(value: Any, place: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of `iter_tensors`, each with its place: `logits`, `0.hidden`; empty for the value."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from iter_tensors(item)
+        yield place, value
+        return
+    parts: Iterable[tuple[object, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
     elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from iter_tensors(item)
+        parts = enumerate(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from iter_tensors(getattr(value, field.name))
+        parts = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    for name, part in parts:
+        yield from named_tensors(part, f"{place}.{name}".removeprefix("."))
 
 
 def guarded(what: str, call: Callable[[], Any]) -> Any:

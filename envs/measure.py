@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from autoprec.comparing import relative_error
-from autoprec.envs.fidelity import Judged
+from autoprec.comparing import Outline, misfit, outline
+from autoprec.envs.fidelity import Fidelity
 from autoprec.envs.process_state import process_state_kept
+from autoprec.envs.slicing import Judged
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
 from autoprec.kernels.registry import held_bytes
@@ -81,9 +81,11 @@ class Measurer:
         self.runtimes: dict[str, Runtime] = {runtime.name: runtime}
         self.baseline_bytes = held_bytes(model)
         self._repeats = _whole_ratios([example.weight for example in examples])
-        self._judged = [*(example.inputs for example in examples), *(calibration or ())]
+        self._calibration = tuple(calibration or ())
+        batches = [*(example.inputs for example in examples), *self._calibration]
+        self._fidelity = Fidelity(loaded, model, batches)
         self._as_it_came = _parameter_state(model)
-        self._reference: list[torch.Tensor] | None = None
+        self._outlines: list[Outline] | None = None
         self._baseline_quality: dict[tuple[Split, float], float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
 
@@ -115,12 +117,26 @@ class Measurer:
         return self._baseline_reported[split]
 
     def judge(self) -> None:
-        """Do once, with the model as it came, what a candidate goes through beside being timed."""
-        with torch.inference_mode():
-            for inputs in self._judged[len(self.examples) :]:
+        """Do once, with the model as it came, what a candidate goes through beside being timed.
+
+        Raises:
+            WorkloadError: It raises: that it did not before is no reason for it not to now.
+        """
+        with self._mistakes("running the calibration batches"), torch.inference_mode():
+            for inputs in self._calibration:
                 self.loaded.run(self.model, inputs)
         if self.loaded.has_quality:
-            self._quality(self.model, "search")
+            with self._mistakes("quality(model)"):
+                self._quality(self.model, "search")
+
+    def run_as_it_came(self) -> list[Any]:
+        """Run the model as it came once over each example; return its outputs.
+
+        Raises:
+            WorkloadError: It raises.
+        """
+        with self._mistakes("running the example inputs"):
+            return self.run_examples(self.model)
 
     def run_examples(self, model: nn.Module) -> list[Any]:
         """Run a model once over each example, as timed runs do; return its outputs."""
@@ -135,7 +151,7 @@ class Measurer:
         """
         started = time.perf_counter()
         with self._mistakes("running the example inputs"):
-            self._run_finite(self.model)
+            self._outlines = self._run_finite(self.model)
         return time.perf_counter() - started
 
     def measure(
@@ -247,25 +263,42 @@ class Measurer:
                     raise CandidateError(
                         f"not applied as asked: {entry.path} should run {asked[0]}/{asked[1]}, found {found}"
                     )
-        self._run_finite(executable.model)
+        self._check_outputs(self._run_finite(executable.model))
         if idle := executable.idle():
             raise CandidateError(
                 f"not applied as asked: {', '.join(sorted(idle)[:3])} did not run after being replaced; "
                 "the model reaches it by another way than its module tree"
             )
 
-    def _run_finite(self, model: nn.Module) -> None:
+    def _run_finite(self, model: nn.Module) -> list[Outline]:
+        """Run a model over the examples, check that outputs are finite, and return what they are made of."""
+        outlines = []
         for example, output in zip(self.examples, self.run_examples(model), strict=True):
             for tensor in iter_tensors(output):
                 if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                     raise CandidateError(f"NaN or infinity in the output for {example.name}")
+            outlines.append(outline(output))
+        return outlines
+
+    def _check_outputs(self, found: list[Outline]) -> None:
+        """Check that outputs for the examples are made as those of the model as it came.
+
+        Whoever takes the plan's outputs takes them to be, and what is of another size is more or less work,
+        whose time says nothing.
+        """
+        if self._outlines is None:
+            self.check_baseline()
+            assert self._outlines is not None
+        for example, mine, theirs in zip(self.examples, found, self._outlines, strict=True):
+            if wrong := misfit(mine, theirs):
+                raise CandidateError(f"the output for {example.name} is not made as the model's own: {wrong}")
 
     @contextmanager
     def _mistakes(self, what: str) -> Iterator[None]:
         """Turn whatever the model as it came raises into a `WorkloadError`: then nothing can be judged."""
         try:
             yield
-        except WorkloadError:
+        except (WorkloadError, RuntimeRefusedError):
             raise
         except CandidateError as error:
             raise WorkloadError(f"{self.loaded.reference}: {what}, model as it came: {error}") from error
@@ -288,39 +321,11 @@ class Measurer:
         with _judging(model):
             if self.loaded.has_quality:
                 return self.loaded.quality(model, split, share)
-            return self._fidelity(model)
+            return self._fidelity.of(model)
 
     def _metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
         with _judging(model):
             return self.loaded.metrics(model, split)
-
-    def _fidelity(self, model: nn.Module) -> float:
-        """Return 1 - relative L2 error of the outputs, averaged over examples and calibration batches."""
-        if self._reference is None:
-            self._reference = [self._output(self.model, inputs) for inputs in self._judged]
-        errors = [
-            relative_error(self._output(model, inputs), reference)
-            for inputs, reference in zip(self._judged, self._reference, strict=True)
-        ]
-        if not np.isfinite(errors).all():
-            raise CandidateError("NaN or infinity in the output for an example or a calibration batch")
-        return 1.0 - float(np.mean(errors))
-
-    def _output(self, model: nn.Module, inputs: Any) -> torch.Tensor:
-        found = self.loaded.run(model, inputs)
-        parts = [t.detach().float().flatten() for t in iter_tensors(found) if t.is_floating_point()]
-        if not parts:
-            raise WorkloadError(
-                f"{self.loaded.reference}: the model's output ({type(found).__name__}) holds no float "
-                "tensor to compare; define quality(model)"
-            )
-        output = torch.cat(parts)
-        if not output.numel():
-            raise WorkloadError(
-                f"{self.loaded.reference}: the model's output has no elements to compare; give inputs that "
-                "are not empty, or define quality(model)"
-            )
-        return output
 
 
 def _whole_ratios(weights: Sequence[float]) -> list[int]:

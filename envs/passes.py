@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ from autoprec.apply import swap_modules
 from autoprec.comparing import relative_error
 from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.units import Discovery, TunableModule
-from autoprec.errors import WorkloadError, one_line
+from autoprec.errors import AutoPrecError, WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations, needed_by
+from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import (
     Implementation,
     Memo,
@@ -189,7 +190,7 @@ def _judge(
             return
         errors.setdefault(path, []).append(relative_error(found, output))
 
-    with _watched(model, modules, compare), torch.no_grad(), process_state_kept():
+    with _watched(model, modules, compare), torch.no_grad(), process_state_kept(), _as_it_came():
         for batch in batches:
             run(model, batch)
     for path, values in errors.items():
@@ -239,7 +240,7 @@ def baseline_shares(
     run: Run, model: nn.Module, paths: Sequence[str], timed_inputs: Sequence[tuple[Any, float]]
 ) -> tuple[dict[str, float], float]:
     """Return each module's share of one baseline run, and the seconds of one run."""
-    with process_state_kept(), torch.inference_mode():
+    with process_state_kept(), torch.inference_mode(), _as_it_came():
         started = time.perf_counter()
         for _ in range(2):
             _weighted_run(run, model, timed_inputs, None)
@@ -287,12 +288,13 @@ def _weighted_run(
 ) -> float:
     """Run every example once and return the weighted seconds; the clock sums by the same weights."""
     total = 0.0
-    for inputs, weight in timed_inputs:
-        if clock:
-            clock.weight = weight
-        started = time.perf_counter()
-        run(model, inputs)
-        total += weight * (time.perf_counter() - started)
+    with without_fused_paths() if clock else nullcontext():  # a clock is hooks
+        for inputs, weight in timed_inputs:
+            if clock:
+                clock.weight = weight
+            started = time.perf_counter()
+            run(model, inputs)
+            total += weight * (time.perf_counter() - started)
     if clock:
         clock.next_round()
     return total
@@ -347,7 +349,7 @@ def judge_modules(
     see: Callable[[str, nn.Module, torch.Tensor, torch.Tensor], None],
 ) -> None:
     """Run batches through the model as it came; `see(path, module, input, output)` hears of each call."""
-    with _watched(model, modules, see), torch.no_grad(), process_state_kept():
+    with _watched(model, modules, see), torch.no_grad(), process_state_kept(), _as_it_came():
         for batch in batches:
             run(model, batch)
 
@@ -370,10 +372,24 @@ def _watched(
         model.get_submodule(m.path).register_forward_hook(watch(m.path), with_kwargs=True) for m in modules
     ]
     try:
-        yield
+        with without_fused_paths():
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _as_it_came() -> Iterator[None]:
+    """Blame the workload for what its model raises as it came, though it ran before."""
+    try:
+        yield
+    except AutoPrecError:
+        raise
+    except Exception as error:
+        raise WorkloadError(
+            f"running the model as it came raised, where it had not before: {one_line(error)}"
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -43,10 +43,7 @@ def search_space(
         for k in asked:
             if not native[:, k].any():
                 reason = next((row[k] for row in profile.reasons if row[k]), "refused")
-                raise SettingError(
-                    f"formats asks for {FORMAT_NAMES[k]}, which no unit can run here ({reason}); "
-                    "`autoprec doctor` shows what this machine can do"
-                )
+                raise unusable(FORMAT_NAMES[k], reason)
     baseline = tuple(FORMAT_NAMES.index(unit.baseline) for unit in discovery.units)
     mask = np.zeros_like(native)
     mask[:, list(asked)] = native[:, list(asked)]
@@ -60,6 +57,14 @@ def search_space(
             if k != own and any(_dominates(profile, u, j, k, weigh_bytes) for j in others):
                 mask[u, k] = False
     return SearchSpace(tuple(unit.name for unit in discovery.units), mask, baseline)
+
+
+def unusable(name: str, reason: str) -> SettingError:
+    """Return the error for a format that was asked for and is native in no unit."""
+    return SettingError(
+        f"formats asks for {name}, which no unit can run here ({reason}); `autoprec doctor` shows what this "
+        "machine can do"
+    )
 
 
 def _dominates(profile: Profile, unit: int, better: int, worse: int, weigh_bytes: bool) -> bool:

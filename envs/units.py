@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 
 from autoprec.errors import SettingError, WorkloadError, one_line
 from autoprec.kernels.cpu import static_shape
+from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import FormatModule, Operation, OpShape
 from autoprec.workload import Example, LoadedWorkload
 
@@ -196,7 +197,7 @@ def _observe(
         for path, operation in candidates.items()
     ]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_fused_paths():
             for example in examples:
                 try:
                     loaded.run(model, example.inputs)

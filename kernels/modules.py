@@ -72,6 +72,21 @@ class HeldWeight(Tensor):
             return func(*args, **(kwargs or {}))
 
 
+@contextlib.contextmanager
+def without_fused_paths() -> Iterator[None]:
+    """Let torch's transformer layers call the modules that they hold, for as long as those have hooks.
+
+    A layer whose modules have hooks does so by itself, but `nn.TransformerEncoder` does not look and hands it
+    what only the fused path takes.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def compute(module: OpaqueModule, inputs: Tensor, kernel: Callable[[Tensor], Tensor]) -> Tensor:
     """Return `kernel(inputs)`; a backward pass through it raises rather than returning wrong gradients.
 

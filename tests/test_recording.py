@@ -39,13 +39,16 @@ def test_mistakes_are_one_line(tmp_path):
 
 def test_what_was_measured_before_ctrl_c_is_in_the_file(tmp_path):
     """The fourth judgement is interrupted, as by the user."""
-    slow = TINY + """
+    slow = (
+        TINY
+        + """
     def quality(self, model):
         self.judged = getattr(self, "judged", 0) + 1
         if self.judged == 4:
             raise KeyboardInterrupt
         return 1.0
 """
+    )
     write(tmp_path, "tiny.py", slow)
     code, out, _ = command(
         tmp_path, "bench", "record", "tiny.py:Tiny", "--formats", "fp32,bf16", "--out", "t.json"

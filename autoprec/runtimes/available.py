@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from autoprec.errors import RuntimeRefusedError
+from autoprec.errors import RuntimeRefusedError, one_line
 from autoprec.kernels.registry import Operation
 from autoprec.plan import COMPILE, EAGER
 
@@ -71,7 +71,7 @@ def graph_runtime_class(name: str) -> type[GraphRuntime]:
     """Return the class of a runtime.
 
     Raises:
-        RuntimeRefusedError: It is not installed, or there is none of that name.
+        RuntimeRefusedError: It is not installed or does not import, or there is none of that name.
     """
     if name not in GRAPH_RUNTIMES:
         raise RuntimeRefusedError(f"unknown runtime {name!r}; known: {', '.join(RUNTIMES)}")
@@ -81,5 +81,11 @@ def graph_runtime_class(name: str) -> type[GraphRuntime]:
         raise RuntimeRefusedError(
             f"{name} needs {', '.join(lacking)}, not installed: pip install 'autoprec[{extra}]'"
         )
-    found: type[GraphRuntime] = getattr(importlib.import_module(module), kind)
+    try:
+        found: type[GraphRuntime] = getattr(importlib.import_module(module), kind)
+    except Exception as error:  # whatever a broken installation raises
+        raise RuntimeRefusedError(
+            f"{name} is installed and does not import: {one_line(error)}; install it anew: "
+            f"pip install --force-reinstall 'autoprec[{extra}]'"
+        ) from error
     return found

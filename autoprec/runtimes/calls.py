@@ -7,6 +7,7 @@ gets a graph of its own.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 from autoprec.errors import RuntimeRefusedError
-from autoprec.runtimes.structure import Structure, build, describe, difference, flatten, names, places
+from autoprec.kernels.modules import without_fused_paths
+from autoprec.runtimes.structure import Structure, build, describe, difference, flatten, names, places, walk
 
 KEPT = 4
 """Calls of a form whose results are kept, to compare its graph with."""
@@ -64,7 +66,13 @@ class Form:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the graph's inputs: those of arguments, and where they are in it."""
-        return names(self.arguments)
+        named: list[str] = []
+        for place in names(self.arguments):
+            name = place
+            while name in named:  # keys may hold what parts them: `{"a.b": x, "a": {"b": y}}`
+                name = f"{name}.other"
+            named.append(name)
+        return tuple(named)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -206,17 +214,18 @@ def watch_calls(
         ),
     ]
     try:
-        run_examples()
-        watcher.timed = False
-        judge()
+        with without_fused_paths():
+            run_examples()
+            watcher.timed = False
+            judge()
     finally:
         for handle in handles:
             handle.remove()
     return watcher.result()
 
 
-_Now = tuple[Structure, dict[str, Any], list[torch.Tensor], tuple[torch.Tensor, ...] | None]
-"""A call that has begun: structure, arguments and tensors, and copies of those where they are kept."""
+_Now = tuple[Structure, dict[str, Any], list[torch.Tensor], tuple[torch.Tensor, ...] | None, list[int]]
+"""A call that has begun: structure, arguments, tensors, copies where they are kept, and versions."""
 
 
 class _Watcher:
@@ -239,6 +248,7 @@ class _Watcher:
                     f"the model is called in more than {MOST_FORMS} ways, of which each needs a graph: "
                     f"{difference(structure, next(reversed(self._forms)))} as before"
                 )
+            _refuse_types(structure, "is called with")
             self._forms[structure] = _Watched(self.timed)
         watched = self._forms[structure]
         shapes = tuple(tensor.shape for tensor in tensors)
@@ -249,7 +259,7 @@ class _Watcher:
             if len(watched.calls) < KEPT or watched.bytes + size <= MOST_BYTES:
                 watched.bytes += size
                 copies = tuple(tensor.detach().clone() for tensor in tensors)
-        self._now = structure, given, tensors, copies
+        self._now = structure, given, tensors, copies, [_version(tensor) for tensor in tensors]
 
     def reached(self, path: str) -> None:
         if self._now is not None:
@@ -257,10 +267,11 @@ class _Watcher:
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         assert self._now is not None
-        structure, given, tensors, copies = self._now
+        structure, given, tensors, copies, versions = self._now
         self._now = None
         watched = self._forms[structure]
-        returned, results = flatten(output, places(given))
+        returned, results = flatten(output, places(given), "returns")
+        _refuse_types(returned, "returns")
         changed: dict[str, Structure] = {}
         rest = iter(tensors)
         for name, value in given.items():
@@ -278,8 +289,9 @@ class _Watcher:
             )
         if copies is None:
             return
-        for name, tensor, copy in zip(names(structure), tensors, copies, strict=True):
-            if not bool(((tensor == copy) | torch.isnan(copy)).all()):
+        for name, tensor, copy, version in zip(names(structure), tensors, copies, versions, strict=True):
+            # What was halved often enough is zero, and stays as it is.
+            if version != _version(tensor) or not bool(((tensor == copy) | torch.isnan(copy)).all()):
                 raise RuntimeRefusedError(
                     f"the model writes into the tensor {name} that it is called with; a graph cannot"
                 )
@@ -293,6 +305,31 @@ class _Watcher:
             raise RuntimeRefusedError("the model itself is never called with a tensor, only parts of it")
         self._calls.forms = tuple(_form(structure, watched) for structure, watched in self._forms.items())
         return self._calls
+
+
+def _refuse_types(structure: Structure, what: str) -> None:
+    """Refuse tensors that no array can hold, in which runtimes take and give them."""
+    for place, token in walk(structure):
+        if token[0] == "tensor" and not _has_arrays(token[1]):
+            kind = str(token[1]).removeprefix("torch.")
+            raise RuntimeRefusedError(
+                f"the model {what} {place or 'a tensor'} in {kind}, which the arrays that graphs take and "
+                "give cannot hold: convert it within the model, or in run"
+            )
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to; inference tensors do not count it."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@functools.cache
+def _has_arrays(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def _form(structure: Structure, watched: _Watched) -> Form:

@@ -227,6 +227,9 @@ class GraphRuntime(Runtime):
                     file.unlink(missing_ok=True)
             found: dict[str, tuple[str, str]] = {}
             for path in formats.keys() & graph.form.reached:
+                if path in graph.missing and formats[path] == "fp32":
+                    found[path] = "fp32", self.name  # part of a node that no plan changes
+                    continue
                 own = graph.nodes.get(path, ())
                 known = [*own, *(alias for node in own for alias in graph.aliases[node])]
                 found[path] = ran(path, known, formats[path]), self.name
@@ -339,6 +342,8 @@ def _read(file: Path) -> onnx.ModelProto:
     """Read a graph that was written, and check where it says that its weights lie: it is anybody's file."""
     try:
         graph = onnx.load(str(file), load_external_data=False)
+        if not graph.graph.output:
+            raise ValueError("it holds no graph")  # nothing at all is a message too, an empty one
         check_places(graph, file.parent / DATA_FILE)
     except (OSError, ValueError, DecodeError) as error:
         raise CandidateError(f"{file.name} beside the plan cannot be read: {one_line(error)}") from error

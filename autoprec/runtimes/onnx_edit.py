@@ -35,6 +35,8 @@ class _Edit:
     nodes: list[Any] = field(default_factory=list)
     weights: dict[str, Any] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
+    apart: set[str] = field(default_factory=set)
+    """Products to which nothing may be added by an `Add`."""
 
     def weight(self, tensor: Any) -> str:
         self.weights[tensor.name] = tensor
@@ -66,6 +68,12 @@ class GraphEditor:
         self._weights = weights
         self._pieces = pieces
         self._owners = {name: path for path, names in exported.nodes.items() for name in names}
+        graph = exported.proto.graph
+        self._ranks = {
+            item.name: len(item.type.tensor_type.shape.dim)
+            for item in (*graph.value_info, *graph.output)
+            if item.type.tensor_type.HasField("shape")
+        }
         self._initializers = {item.name: item for item in exported.proto.graph.initializer}
 
     def on(self, proto: Any) -> GraphEditor:
@@ -88,7 +96,12 @@ class GraphEditor:
             if path is None or formats.get(path, "fp32") == "fp32":
                 edit.nodes.append(node)
                 continue
+            if formats[path] not in _WRITERS:
+                raise ConversionError(
+                    f"{path}: no graph is written in {formats[path]}; there are fp32, {', '.join(_WRITERS)}"
+                )
             _WRITERS[formats[path]](self, edit, node, path, calibrations.get(path))
+        edit.nodes = [node if edit.apart.isdisjoint(node.input) else _summed(node) for node in edit.nodes]
         results = {item.name for item in self.exported.proto.graph.output}
         read = results | {name for node in edit.nodes for name in node.input}
         # What turned a replaced weight around is of no use any more, and would keep that weight.
@@ -209,6 +222,8 @@ class GraphEditor:
         if matrix:
             edit.node("MatMul", [source, f"{name}.weight"], [_product(node)], f"{name}.matmul")
             _add_bias(edit, node)
+            if node.op_type == "Gemm" or self._ranks.get(node.output[0], 3) <= 2:
+                edit.apart.add(_product(node))
             return
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
@@ -310,6 +325,20 @@ def _four_bits(edit: _Edit, node: Any, held: list[Any], **attributes: int) -> No
 def _product(node: Any) -> str:
     """Return where a matrix product goes: to the node's output, or to where its bias is added."""
     return f"{node.name}.product" if len(node.input) > 2 else str(node.output[0])
+
+
+def _summed(node: Any) -> Any:
+    """Return an `Add` as a `Sum`, the same numbers.
+
+    ONNX Runtime makes a `Gemm` of a product of matrices to which something is added, before it looks for
+    products of quantised ones, of which a `Gemm` with an addend in floating point is none.
+    """
+    if node.op_type != "Add":
+        return node
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    changed.op_type = "Sum"
+    return changed
 
 
 def _add_bias(edit: _Edit, node: Any) -> None:

@@ -6,9 +6,11 @@ import ast
 import contextlib
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +18,7 @@ import torch
 from torch import nn
 
 from autoprec.errors import RuntimeRefusedError, one_line
+from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import Operation
 from autoprec.runtimes.calls import Form
 from autoprec.runtimes.structure import Structure, build, difference, flatten, places
@@ -31,6 +34,7 @@ _OPERATORS = {
 """Operators that a module can come out as, with the place of the weight among their inputs."""
 _TALKATIVE = ("torch", "torch.onnx", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_TORCH = str(Path(torch.__file__).parent)
 _INNER = "model"
 """Where the model is in what is exported; weights are named after it in the graph."""
 
@@ -71,9 +75,12 @@ def export_graph(
     """
     shapes = tuple(dict.fromkeys(dims, torch.export.Dim.DYNAMIC) for dims in form.varying)
     try:
-        with _quiet():
+        # Inference tensors, which the watched calls may hold, cannot be traced. Without gradients, which are
+        # not wanted, torch would take fused paths that no exporter knows.
+        tensors = tuple(tensor.clone() for tensor in form.largest.tensors)
+        with _quiet(), torch.no_grad(), without_fused_paths():
             program = torch.onnx.export(
-                _Flat(model, form), form.largest.tensors, dynamo=True, dynamic_shapes={"tensors": shapes},
+                _Flat(model, form), tensors, dynamo=True, dynamic_shapes={"tensors": shapes},
                 verbose=False, optimize=True,
             )  # fmt: skip
             assert program is not None, "the exporter by torch.export returns a program"
@@ -84,7 +91,7 @@ def export_graph(
     except RuntimeRefusedError:
         raise
     except Exception as error:
-        raise RuntimeRefusedError(f"the model does not export to ONNX: {one_line(_root(error))}") from error
+        raise RuntimeRefusedError(f"the model does not export to ONNX: {_reason(error)}") from error
     if proto.ByteSize() > MAX_BYTES:
         raise RuntimeRefusedError("without its weights the exported graph is larger than the 2 GB of a file")
     nodes, missing = _find(proto, [each for each in modules if each[0] in form.reached])
@@ -193,11 +200,16 @@ def _scopes(node: Any) -> list[str]:
     return []
 
 
-def _root(error: BaseException) -> BaseException:
-    """Return what made an export fail: the exporter wraps it."""
+def _reason(error: BaseException) -> str:
+    """Return what made an export fail, which the exporter wraps, and the line of the model that did it."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return error
+    frames = traceback.extract_tb(error.__traceback__)
+    # From `_Flat.forward` on it is the model that runs.
+    ours = [i for i, frame in enumerate(frames) if (frame.filename, frame.name) == (__file__, "forward")]
+    own = [frame for frame in frames[max(ours, default=len(frames)) + 1 :] if _TORCH not in frame.filename]
+    place = f" at {own[-1].filename}:{own[-1].lineno}, `{own[-1].line}`" if own else ""
+    return one_line(error) + place
 
 
 @contextlib.contextmanager

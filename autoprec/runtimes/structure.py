@@ -26,7 +26,8 @@ Structure = tuple[Token, ...]
 
 - `("tensor", dtype, rank)`
 - `("constant", type, value)`
-- `("list" | "tuple" | "dict" | "object" | "registered", type, names of the parts, ...)`, the parts follow
+- `("list" | "tuple" | "dict" | "object" | "registered", type, names of the parts, ...)`, the parts follow; a
+  dict's are its keys, strings or whole numbers
 - `("same", place)`: the container at that place of the arguments, itself
 """
 
@@ -43,30 +44,34 @@ class _Spec:
     spec: Any = field(hash=False)
 
 
-def flatten(value: Any, known: Mapping[int, str] | None = None) -> tuple[Structure, list[torch.Tensor]]:
+def flatten(
+    value: Any, known: Mapping[int, str] | None = None, what: str = "is called with"
+) -> tuple[Structure, list[torch.Tensor]]:
     """Return the structure of a value, and its tensors in order.
 
     Args:
         value: The value.
         known: Containers that are not taken apart again: their `id` and their place; see `places`.
+        what: What the model does with the value, for errors.
 
     Raises:
         RuntimeRefusedError: It holds what is no tensor, constant or container of those; names its place.
     """
     tokens: list[Token] = []
     tensors: list[torch.Tensor] = []
-    _flatten(("",), (value,), known or {}, tokens, tensors, [], [])
+    _flatten(("",), (value,), known or {}, tokens, tensors, [], [], what)
     return tuple(tokens), tensors
 
 
 def _flatten(
-    keys: Sequence[str],
+    keys: Sequence[str | int],
     parts: Sequence[Any],
     known: Mapping[int, str],
     tokens: list[Token],
     tensors: list[torch.Tensor],
     place: list[str],
     within: list[int],
+    what: str,
 ) -> None:
     for key, part in zip(keys, parts, strict=True):
         kind: Any = type(part)
@@ -78,13 +83,13 @@ def _flatten(
         elif id(part) in known:
             tokens.append(("same", known[id(part)]))
         else:
-            place.append(key)
+            place.append(str(key))
             if id(part) in within:
                 raise RuntimeRefusedError(f"{_joined(place)} holds itself; an exported graph takes no cycles")
-            token, own = _parts(part, place)
+            token, own = _parts(part, place, what)
             tokens.append(token)
             within.append(id(part))
-            _flatten(token[2], own, known, tokens, tensors, place, within)
+            _flatten(token[2], own, known, tokens, tensors, place, within, what)
             within.pop()
             place.pop()
 
@@ -175,12 +180,12 @@ def _word(token: Token | None) -> str:
     return f"a {token[1].__name__} of {parts} part{'s' * (parts != 1)}"
 
 
-def _parts(value: Any, place: Sequence[str]) -> tuple[Token, Sequence[Any]]:
+def _parts(value: Any, place: Sequence[str], what: str = "is called with") -> tuple[Token, Sequence[Any]]:
     """Return the token of a container, and what it holds."""
     kind: Any = type(value)
     built_in = _BUILT_IN.get(kind)
     if built_in == "dict":
-        if all(isinstance(key, str) for key in value):
+        if all(type(key) in (str, int) for key in value) and len({str(key) for key in value}) == len(value):
             return ("dict", dict, tuple(value)), list(value.values())
     elif built_in is not None:
         return (built_in, kind, _numbers(len(value))), value
@@ -192,8 +197,8 @@ def _parts(value: Any, place: Sequence[str]) -> tuple[Token, Sequence[Any]]:
         if not spec.is_leaf():
             return ("registered", kind, _part_names(value, len(parts)), _Spec(spec)), parts
     raise RuntimeRefusedError(
-        f"the model is called with {_joined(place)}, a {kind.__name__}; an exported graph takes tensors, "
-        "constants, and lists, tuples, dictionaries with names for keys and plain objects that hold them "
+        f"the model {what} {_joined(place)}, a {kind.__name__}; an exported graph takes and gives tensors, "
+        "constants, and lists, tuples, dictionaries by names or whole numbers and plain objects of them "
         "(register others with torch.utils._pytree.register_pytree_node)"
     )
 
@@ -283,4 +288,4 @@ def _assemble(token: Token, parts: list[Any], into: Any) -> Any:
 
 def _part(value: Any, name: str) -> Any:
     token, parts = _parts(value, (name,))
-    return parts[token[2].index(name)]
+    return parts[[str(key) for key in token[2]].index(name)]

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from autoprec.comparing import relative_error
+from autoprec.comparing import misfit, outline, refuse_difference, relative_error
 from autoprec.envs.measure import Measurer
 from autoprec.envs.plans import as_given, make_plan
 from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.timing import TimingSettings
 from autoprec.envs.units import discover
-from autoprec.errors import CandidateError, WorkloadError
+from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.kernels.registry import held_bytes
@@ -272,6 +272,48 @@ class TestFailures:
         with pytest.raises(KeyboardInterrupt):
             Setup(Fails(why)).measure()
 
+    @pytest.mark.parametrize(("change", "says"), [
+        (lambda out: out[None], "float32[1, 4, 64], expected float32[4, 64]"),
+        (lambda out: out.double(), "float64[4, 64], expected float32[4, 64]"),
+        (lambda out: (out, out), "0 float32[4, 64], expected float32[4, 64]"),
+        (lambda out: None, "nothing, expected float32[4, 64]"),
+    ])  # fmt: skip
+    def test_outputs_of_another_make_fail_the_plan(self, change, says):
+        class Own(nn.Sequential):
+            def forward(self, x):
+                out = super().forward(x)
+                return out if type(self[0]) is nn.Linear else change(out)
+
+        class Changes(Net):
+            def build_model(self):
+                return Own(nn.Linear(64, 64))
+
+            def quality(self, model):  # which sees nothing of it
+                return 1.0
+
+        setup = Setup(Changes)
+        fails(setup, f"the output for float32[4, 64] is not made as the model's own: {says}")
+        setup.measure(as_given(setup.discovery, setup.architecture))
+
+    def test_outputs_of_another_make_for_calibration_data_fail_a_plan_that_is_judged_by_it(self):
+        class Own(nn.Sequential):
+            def forward(self, x):
+                out = super().forward(x)
+                return out if type(self[0]) is nn.Linear or len(x) == 4 else out.sum(0)
+
+        class Changes(Net):
+            def build_model(self):
+                return Own(nn.Linear(64, 64))
+
+        fails(Setup(Changes, [torch.ones(3, 64)]), "float32[64], expected float32[3, 64]")
+
+    def test_what_holds_no_tensor_is_of_one_make(self):
+        class Nothing(Judged):
+            def run(self, model, inputs):
+                return str(model(inputs))
+
+        assert Setup(Nothing).measure().quality_drop != 0.0
+
     def test_nan_in_the_output_fails_the_plan(self):
         """Weights of 60000 fit fp16, their products with inputs of 10 do not."""
 
@@ -487,3 +529,26 @@ def test_relative_error():
     assert relative_error(torch.tensor([float("nan"), 0.0]), one) == float("inf")
     assert relative_error(torch.tensor([0.5]), torch.zeros(1)) == 0.5
     assert relative_error(one.bfloat16(), one) == 0.0
+    assert relative_error(1.1e30 * one, 1e30 * one) == pytest.approx(0.1)
+    assert relative_error(torch.stack([one, one]), one) == float("inf")
+    assert relative_error(one + 1e-12, one.double()) == 0.0
+    assert relative_error(one.double() + 1e-12, one.double()) == pytest.approx(2.8e-13, rel=0.1)
+
+
+def test_what_an_output_is_made_of_is_compared():
+    one = torch.zeros(2, 3)
+    assert misfit(outline({"a": one, "b": "text"}), outline({"a": one + 1, "b": None})) == ""
+    assert misfit(outline(None), outline("text")) == ""
+    for made, says in [
+        (one[None], "float32[1, 2, 3], expected float32[2, 3]"),
+        (one.double(), "float64[2, 3], expected float32[2, 3]"),
+        ((one,), "0 float32[2, 3], expected float32[2, 3]"),
+        ({"a": {"b": one}}, "a.b float32[2, 3], expected float32[2, 3]"),
+        (None, "nothing, expected float32[2, 3]"),
+    ]:
+        assert misfit(outline(made), outline(one)) == says
+    assert misfit(outline((one, one)), outline([one])) == "1 float32[2, 3], expected nothing"
+    with pytest.raises(RuntimeRefusedError, match=r"its outputs .*: 0 float32\[1, 2, 3\], expected 0 float"):
+        refuse_difference([one[None]], [one], "compiled,")
+    with pytest.raises(RuntimeRefusedError, match="nothing, expected 1 float"):
+        refuse_difference([one], [one, one], "compiled,")

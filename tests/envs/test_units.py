@@ -4,11 +4,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 
+from autoprec.comparing import relative_error
+from autoprec.envs.baseline import observe_baseline
+from autoprec.envs.measure import Measurer
+from autoprec.envs.plans import make_plan
 from autoprec.envs.units import discover
 from autoprec.errors import SettingError, WorkloadError
 from autoprec.finding import load_workload
+from autoprec.fingerprint import architecture_fingerprint
 from autoprec.kernels.registry import Operation
-from autoprec.workload import define_workload
+from autoprec.runtimes.eager import EagerRuntime
+from autoprec.workload import Workload, define_workload
 
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -403,3 +409,39 @@ def test_the_fused_path_of_a_transformer_hides_no_layer():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     found = find(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False))
     assert paths(found) == [["layers.0.linear1"], ["layers.0.linear2"]]
+
+
+def padded_encoder():
+    """An encoder whose fused path packs what is not padding, and what it is given."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
+    mask = torch.tensor([[False] * 7, [False] * 5 + [True] * 2])
+    return model, {"src": torch.randn(2, 7, 64), "src_key_padding_mask": mask}
+
+
+def test_an_encoder_that_packs_its_inputs_is_watched_measured_and_half_converted():
+    model, inputs = padded_encoder()
+
+    class Packs(Workload):
+        def build_model(self):
+            return model
+
+        def example_inputs(self):
+            return inputs
+
+        def quality(self, model):
+            return -float(model(**inputs)[0].square().mean())
+
+    before = torch.backends.mha.get_fastpath_enabled()
+    loaded = load_workload(Packs)
+    found = discover(loaded, model, loaded.examples("latency"))
+    assert paths(found) == [[f"layers.{i}.linear{j}"] for i in (0, 1) for j in (1, 2)]
+    measurer = Measurer(loaded, model, loaded.examples("latency"), EagerRuntime())
+    observe_baseline(measurer, found.modules, [inputs])
+    names = [["aten"]] * 4
+    for formats in (["fp32", "fp32", "bf16", "bf16"], ["bf16", "fp32", "fp32", "fp32"]):
+        plan = make_plan(found, architecture_fingerprint(model), formats, names, {})
+        with measurer.executable(plan) as candidate, torch.no_grad():
+            mine, theirs = candidate.model(**inputs), model(**inputs)
+            assert 0 < relative_error(mine[0], theirs[0]) < 0.01  # no padding there
+    assert model.use_nested_tensor and torch.backends.mha.get_fastpath_enabled() == before

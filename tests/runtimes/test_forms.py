@@ -293,7 +293,7 @@ def refusal(run, model=Free, inputs=(2, 2)):
 
 def test_what_no_graph_takes_is_refused_by_name():
     odd = refusal(lambda model, x: model(x, other={"a": [np.ones(1)]}))
-    assert "called with other.a.0, a ndarray; an exported graph takes tensors" in odd
+    assert "called with other.a.0, a ndarray; an exported graph takes and gives tensors" in odd
     loop = []
     loop.append(loop)
     assert "other.0 holds itself" in refusal(lambda model, x: model(x, loop))
