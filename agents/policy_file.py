@@ -1,8 +1,8 @@
 """Policies as data: safetensors bytes and JSON, never a pickle.
 
-A policy names the columns that it reads. One that was made before a column was added is good for this version:
-its columns are found by name, and a new one weighs nothing until it is trained. The vocabulary of formats does
-not matter, since formats are told apart by their traits.
+A policy names the columns that it reads. One that was made before a column was added is good for this
+version: its columns are found by name, and a new one weighs nothing until it is trained. The vocabulary of
+formats does not matter, since formats are told apart by their traits.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class Policy:
     Attributes:
         meta: JSON: schema, network sizes, the names of the columns that it reads, how it was trained.
         weights: The bytes of a safetensors file.
+        origin: Where it lies, for people.
     """
 
     meta: Mapping[str, Any]
     weights: bytes
+    origin: str = "made here"
 
 
 def export_policy(state: Mapping[str, torch.Tensor], training: Mapping[str, Any]) -> Policy:

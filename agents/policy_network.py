@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (its usual name)
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.envs.episodes import FORMAT_FEATURES, GOAL_FEATURES, TOTAL_FEATURES
@@ -78,10 +78,10 @@ class Memory:
 class PolicyNetwork(nn.Module):
     """Scores every format of the unit to decide, and values the situation.
 
-    A transformer encodes the model's segments once an episode; at each step the unit attends to them, with what
-    was decided in each added. The score of a format is what the knapsack says of it, its worth less its charge
-    times a caution, plus a learned correction (residual policy learning, Silver et al. 2018), which is zero until
-    it is trained: an untrained policy is already a sensible one.
+    A transformer encodes the model's segments once an episode; at each step the unit attends to them, with
+    what was decided in each added. The score of a format is what the knapsack says of it, its worth less its
+    charge times a caution, plus a learned correction (residual policy learning, Silver et al. 2018), which is
+    zero until it is trained: an untrained policy is already a sensible one.
 
     Args:
         hidden: Width.

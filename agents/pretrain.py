@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ KEEP_EVERY = 50
 """Iterations after which an unfinished policy is kept, and the length of a point of the curve."""
 LIMIT_FACTORS = (0.1, 4.0)
 AVERAGED = 0.98
-"""A policy is the exponential average of its weights with this memory an iteration: one iteration sees one workload."""
+"""A policy is the exponential average of its weights with this memory an iteration: one iteration sees one
+workload."""
 SIZING_UNITS = 48
 """Units of the workload by which batches are sized: 32 episodes, whatever the workload of an iteration."""
 
@@ -32,7 +34,7 @@ def pretrained_policy() -> Policy:
     Raises:
         PolicyError: It cannot be read.
     """
-    return read_policy(SHIPPED)
+    return replace(read_policy(SHIPPED), origin="shipped")
 
 
 def read_policy(path: Path) -> Policy:
@@ -48,7 +50,7 @@ def read_policy(path: Path) -> Policy:
         raise PolicyError(f"the policy {str(path)!r} cannot be read: {error}") from error
     if not isinstance(meta, dict):
         raise PolicyError(f"the policy {str(path)!r} cannot be read: it is no JSON object")
-    return Policy(meta, weights)
+    return Policy(meta, weights, str(path))
 
 
 def write_policy(path: Path, policy: Policy) -> None:
@@ -63,7 +65,9 @@ def write_policy(path: Path, policy: Policy) -> None:
         write_in_one_step(path.with_suffix(".safetensors"), policy.weights)
         write_in_one_step(path, text.encode())
     except OSError as error:
-        raise PolicyError(f"the policy cannot be written to {str(path)!r}: {error.strerror or error}") from error
+        raise PolicyError(
+            f"the policy cannot be written to {str(path)!r}: {error.strerror or error}"
+        ) from error
 
 
 def recipe(seed: int, recorded: Sequence[Landscape]) -> dict[str, Any]:
@@ -72,10 +76,12 @@ def recipe(seed: int, recorded: Sequence[Landscape]) -> dict[str, Any]:
         "seed": seed,
         "synthetic_seeds": list(SEEDS),
         "distribution": DISTRIBUTION,
-        "recorded": [landscape.name for landscape in recorded],
+        "recorded": [[landscape.name, len(landscape.trials)] for landscape in recorded],
         "limit_factors": list(LIMIT_FACTORS),
         "averaged": AVERAGED,
-        "versions": {name: importlib.metadata.version(name) for name in ("autoprec", "ray", "torch", "numpy")},
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("autoprec", "ray", "torch", "numpy")
+        },
     }
 
 
@@ -119,16 +125,20 @@ def pretrain(
     def so_far() -> Policy:
         return export_policy(average, {"iterations": done, **recipe(seed, recorded), "curve": curve})
 
-    while done < iterations:
-        world = training_world(seed, done, recorded)
-        (reward,) = trainer.train(world.surrogate, 1, truth=world.truth)
-        done += 1
-        recent.append(reward)
-        for name, value in trainer.state().items():
-            average[name].lerp_(value, 1 - AVERAGED)
-        progress(done, reward)
-        if done % KEEP_EVERY == 0:
-            curve.append(round(sum(recent) / len(recent), 4))
-            recent = []
-            keep(so_far())
+    try:
+        while done < iterations:
+            world = training_world(seed, done, recorded)
+            (reward,) = trainer.train(world.surrogate, 1, truth=world.truth)
+            for name, value in trainer.state().items():
+                average[name].lerp_(value, 1 - AVERAGED)
+            done += 1
+            recent.append(reward)
+            progress(done, reward)
+            if done % KEEP_EVERY == 0:
+                curve.append(round(sum(recent) / len(recent), 4))
+                recent = []
+                keep(so_far())
+    except KeyboardInterrupt:
+        keep(so_far())
+        raise
     return so_far()

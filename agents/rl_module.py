@@ -17,7 +17,7 @@ MEMORY = "memory"
 
 
 class PrecisionModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  # RLlib has no types
-    """A `PolicyNetwork` of the width that `model_config` names; masked formats get the lowest score there is."""
+    """A `PolicyNetwork`, as wide as `model_config` says; masked formats get the lowest score there is."""
 
     def setup(self) -> None:
         """Build the network."""

@@ -83,11 +83,9 @@ class BatchedEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]  # RLlib has
 
 
 def encode(module: Any, observation: Observation) -> Memory:
-    """Return what a policy remembers of the models in a batch of observations, for all steps of its episodes."""
+    """Return what a policy remembers of the models in a batch of observations, for whole episodes."""
     with torch.inference_mode():
-        memory: Memory = module.network.encode(
-            {name: torch.from_numpy(observation[name]) for name in STATIC}
-        )
+        memory: Memory = module.network.encode({name: torch.from_numpy(observation[name]) for name in STATIC})
     return memory
 
 

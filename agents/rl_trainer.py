@@ -66,8 +66,8 @@ class Trainer:
     ) -> list[float]:
         """Train on draws of a surrogate; return the mean reward of each iteration that was done.
 
-        `seconds` ends training early, which makes the result depend on the machine's speed. With `truth`, plans
-        are judged by it and not by draws.
+        `seconds` ends training early, which makes the result depend on the machine's speed. With `truth`,
+        plans are judged by it and not by draws.
         """
         self._runner.env.unwrapped.set_surrogate(surrogate, truth)
         started = time.perf_counter()

@@ -36,9 +36,10 @@ DISTRIBUTION: dict[str, Any] = {
     "judged": {"prior": 0.15, "posterior": 0.35, "truth": 0.5},
     "recorded": 0.5,
 }
-"""What is drawn for each iteration: ranges (numbers of units log-uniformly), choices and shares. `judged` says by
-what plans are judged: draws of a surrogate that saw no run, or some, or the landscape itself, whose coupling,
-saturation and failures the surrogate does not know. `recorded` is the share of recorded landscapes, where given."""
+"""What is drawn for each iteration: ranges (numbers of units log-uniformly), choices and shares. `judged`
+says by what plans are judged: draws of a surrogate that saw no run, or some, or the landscape itself, whose
+coupling, saturation and failures the surrogate does not know. `recorded` is the share of recorded landscapes,
+where given."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _goal(landscape: SyntheticLandscape | Landscape, rng: np.random.Generator) -
 
 
 def _recorded_world(landscape: Landscape, rng: np.random.Generator) -> World:
-    """Return a recorded workload of which some of the runs are known; a complete one is judged by its runs."""
+    """Return a recorded workload with some of its runs known; a complete one is judged by its runs."""
     goal = _goal(landscape, rng)
     count = min(len(landscape.trials), int(rng.integers(4, 100)))
     known = [landscape.trials[row] for row in rng.choice(len(landscape.trials), count, replace=False)]

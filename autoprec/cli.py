@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from autoprec.policy_cli import policy
+
 app = typer.Typer(
     help="Find the numeric format that each layer of a PyTorch model should run in, by measuring it.",
     no_args_is_help=True,
@@ -96,6 +98,7 @@ def check(
 
 plans = typer.Typer(help="Ask the store for plans.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(plans, name="plans")
+app.add_typer(policy, name="policy")
 
 
 @plans.command("best")

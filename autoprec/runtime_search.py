@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
 
 from autoprec.agents.evaluate import run_search
-from autoprec.agents.searcher import Problem, make_searcher
+from autoprec.agents.policy_choice import starting_policy
+from autoprec.agents.searcher import LEARNERS, Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
@@ -103,7 +104,9 @@ class RuntimeSearch:
         space = search_space(
             parts.prepared.discovery, self.profiled.profile, parts.goal, parts.settings.formats
         )
-        self.problem = Problem(space, self.profiled.profile, parts.goal)
+        learns = parts.settings.searcher in LEARNERS
+        policy = starting_policy(parts.store, parts.note) if learns else None
+        self.problem = Problem(space, self.profiled.profile, parts.goal, policy)
         self.trials = self._stored_trials()
         for trial in self.trials:
             parts.heard(trial)
@@ -125,7 +128,8 @@ class RuntimeSearch:
     def search(self, runs: int | None, should_stop: Callable[[], bool]) -> None:
         """Search until so many trials were made in all, or it is to stop."""
         settings = self._parts.settings
-        # A searcher starts from nothing each time: what was measured before is told to it.
+        # A searcher is made anew each time: what was measured before is told to it, and it goes on with the
+        # policy.
         searcher = make_searcher(settings.searcher, self.problem, settings.seed)
         try:
             self.trials = run_search(
@@ -138,6 +142,7 @@ class RuntimeSearch:
                 should_stop=should_stop,
             )
         finally:
+            self._keep_policy(searcher)
             searcher.close()
 
     def run_seconds(self) -> float:
@@ -164,6 +169,13 @@ class RuntimeSearch:
         return fresh.decide(
             self.trials, lambda what, share: self._phase("measuring winners", what, share), whole=whole
         )
+
+    def _keep_policy(self, searcher: Searcher) -> None:
+        learnt = searcher.policy()
+        if learnt is not None:
+            self.problem = replace(self.problem, policy=learnt)
+            meta = {**learnt.meta, "training": {**learnt.meta["training"], "runtime": self.name}}
+            self._parts.store.save_policy(f"job:{self._parts.job_id}", meta, learnt.weights)
 
     def _phase(self, name: str, detail: str, share: float | None) -> None:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"

@@ -35,8 +35,8 @@ of the possible saving, from the relaxed knapsack over the units still to come."
 GOAL_FEATURES: tuple[str, ...] = (
     "price", "log_limit", "root", *OBJECTIVES, "has_memory_limit", "memory_headroom", "log_units",
 )  # fmt: skip
-"""Columns of the observation `goal`: what is asked for in the episode, and where it starts. Like `segments` it does
-not change in an episode, so that a policy encodes both once."""
+"""Columns of the observation `goal`: what is asked for in the episode, and where it starts. Like `segments`
+it does not change in an episode, so that a policy encodes both once."""
 STATIC = ("goal", "segments")
 """The observations that do not change in an episode."""
 BOUND = 10.0

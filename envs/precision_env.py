@@ -177,7 +177,8 @@ class PrecisionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         given = (options or {}).get("limit")
         if given is None:
             low, high = np.log(self._limit_factors)
-            # Episodes share few limits: what a policy makes of a model and a limit is encoded once for all of them.
+            # Episodes share few limits: what a policy makes of a model and a limit is encoded once for all of
+            # them.
             distinct = np.exp(rng.uniform(low, high, max(8, self.num_envs // 4)))
             factors = distinct[np.arange(self.num_envs) % len(distinct)]
             factors[rng.uniform(size=self.num_envs) < 0.25] = 1.0

@@ -17,14 +17,16 @@ from autoprec.kernels.formats import FORMATS
 SEGMENTS = 32
 """Most segments; of 1 000 units each then pools 31 or 32."""
 SEGMENT_FEATURES: tuple[str, ...] = (
-    "filled", *FEATURES, "log_units", "choices", "to_save", "saved", "damage", "risk", "spread", "bits", "margin",
+    "filled", *FEATURES, "log_units", "choices", "to_save", "saved", "damage", "risk", "spread", "bits",
+    "margin",
 )  # fmt: skip
 """Columns of the observation `segments`, one row a segment, means over its units. What does not change in an
-episode only: `saved`, `damage`, `risk` (damage times its spread), `bits` and `margin` (to the next best) are those
-of the choice that the relaxed knapsack makes at the price of the episode's start."""
+episode only: `saved`, `damage`, `risk` (damage times its spread), `bits` and `margin` (to the next best) are
+those of the choice that the relaxed knapsack makes at the price of the episode's start."""
 PROGRESS_FEATURES: tuple[str, ...] = ("here", "decided", "spent", "gained")
-"""Columns of the observation `progress`, one row a segment: whether the unit to decide lies in it, the share of
-its units that are decided, their damage as a share of the budget, and what they save of all that is possible."""
+"""Columns of the observation `progress`, one row a segment: whether the unit to decide lies in it, the share
+of its units that are decided, their damage as a share of the budget, and what they save of all that is
+possible."""
 _KNAPSACK = 1 + len(FEATURES) + 2
 _LARGEST = 10.0
 
@@ -73,7 +75,7 @@ class Segments:
         known[:, _KNAPSACK] = self._pool(best)
 
     def features(self, budgets: Floats) -> NDArray[np.float32]:
-        """Return the tokens `[B, SEGMENTS, len(SEGMENT_FEATURES)]` of episodes with budgets `[B]` of damage."""
+        """Return the tokens `[B, SEGMENTS, len(SEGMENT_FEATURES)]` under budgets `[B]` of damage."""
         distinct, which = np.unique(budgets, return_inverse=True)
         table = np.repeat(self._constant[None], len(distinct), axis=0)
         for row, (budget, price) in enumerate(zip(distinct, self._prices.at(distinct), strict=True)):
@@ -105,7 +107,9 @@ class Segments:
         """Return the columns after `to_save` of each unit, `[6, U]`."""
         rows = np.arange(self._units)
         share = self._damage * (self._units / budget)
-        value = np.where(self._mask, self._saved - price * budget / (self._share * self._units) * share, -np.inf)
+        value = np.where(
+            self._mask, self._saved - price * budget / (self._share * self._units) * share, -np.inf
+        )
         pick = value.argmax(axis=1)
         best = value[rows, pick]
         value[rows, pick] = -np.inf
