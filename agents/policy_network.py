@@ -89,6 +89,9 @@ class PolicyNetwork(nn.Module):
         heads: Attention heads; they divide the width.
     """
 
+    traits: Tensor
+    mixed: Tensor
+
     def __init__(self, hidden: int = HIDDEN, layers: int = LAYERS, heads: int = HEADS) -> None:
         super().__init__()
         self.heads = heads
@@ -124,12 +127,11 @@ class PolicyNetwork(nn.Module):
             dtype=torch.float64,
         )
         self.register_buffer("mixed", mixed, persistent=False)
-        for last in (self.score[-1], self.caution):
+        for last, std in ((self.score[-1], 0.0), (self.caution, 0.0), (self.value[-1], 0.01)):
             assert isinstance(last, nn.Linear)
-            nn.init.zeros_(last.weight)
+            nn.init.normal_(last.weight, std=std)
             nn.init.zeros_(last.bias)
         nn.init.ones_(self.caution.bias)
-        nn.init.normal_(self.value[-1].weight, std=0.01)
 
     def encode(self, seen: Observed) -> Memory:
         """Return what is looked up in the model, for observations `[B, ...]`: only `STATIC` ones are read."""

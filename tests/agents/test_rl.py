@@ -126,7 +126,7 @@ def test_the_runner_hands_out_whole_episodes_as_rllib_means_them(surrogate: Surr
         assert not rewards[:-1].any()
         seen, actions = episode.get_observations(), episode.get_actions()
         for step in range(len(episode)):
-            batch = {Columns.OBS: {key: torch.from_numpy(value[step][None]) for key, value in seen.items()}}
+            batch = {Columns.OBS: {key: torch.tensor(value[step][None]) for key, value in seen.items()}}
             logits = runner.module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
             chance = torch.log_softmax(logits, -1)[0, actions[step]].item()
             assert chance == pytest.approx(
