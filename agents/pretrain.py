@@ -115,7 +115,8 @@ def pretrain(
     trainer = Trainer(
         seed, Surrogate(sizing.space, sizing.profile, Goal("latency", sizing.max_quality_drop)), LIMIT_FACTORS
     )
-    done, curve = 0, []
+    done = 0
+    curve: list[float] = []
     if start is not None:
         trainer.load(import_policy(start))
         done, curve = start.meta["training"]["iterations"], list(start.meta["training"]["curve"])

@@ -35,7 +35,7 @@ class Prices:
         """
         waiting = self._unit >= position
         spent = np.cumsum(self._damage[waiting])
-        return np.append(self._ratio[waiting], 0.0)[np.searchsorted(spent, budgets)]
+        return np.asarray(np.append(self._ratio[waiting], 0.0)[np.searchsorted(spent, budgets)])
 
 
 def _hull_steps(saved: Floats, damage: Floats) -> list[tuple[float, float]]:

@@ -80,7 +80,7 @@ class Segments:
         table = np.repeat(self._constant[None], len(distinct), axis=0)
         for row, (budget, price) in enumerate(zip(distinct, self._prices.at(distinct), strict=True)):
             table[row, : self._filled, _KNAPSACK + 1 :] = self._pool(self._knapsack(budget, price)).T
-        return np.asarray(np.clip(table, -_LARGEST, _LARGEST), np.float32)[which]
+        return np.asarray(np.clip(table, -_LARGEST, _LARGEST)[which], np.float32)
 
     def start(self, count: int) -> None:
         """Begin `count` episodes."""
