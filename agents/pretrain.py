@@ -130,8 +130,9 @@ def pretrain(
         while done < iterations:
             world = training_world(seed, done, recorded)
             (reward,) = trainer.train(world.surrogate, 1, truth=world.truth)
+            memory = min(AVERAGED, (1 + done) / (10 + done))  # the first weights are forgotten soon
             for name, value in trainer.state().items():
-                average[name].lerp_(value, 1 - AVERAGED)
+                average[name].lerp_(value, 1 - memory)
             done += 1
             recent.append(reward)
             progress(done, reward)
