@@ -107,8 +107,8 @@ def _truth_of(landscape: SyntheticLandscape) -> Truth:
         fails[pair] = True
 
     def judge(plans: NDArray[np.intp]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        ok = ~fails[np.arange(plans.shape[1]), plans].any(axis=1)
-        return (*landscape.figures(plans), ok)
+        fail = np.asarray(fails[np.arange(plans.shape[1]), plans].any(axis=1))
+        return (*landscape.figures(plans), ~fail)
 
     return judge
 

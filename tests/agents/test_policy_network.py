@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from autoprec.agents.policy_file import import_policy
 from autoprec.agents.policy_network import CHARGE, WORTH, PolicyNetwork
+from autoprec.agents.pretrain import pretrained_policy
 from autoprec.envs.episodes import STATIC, Beliefs, Episodes
+from autoprec.envs.reward import reward
 from autoprec.envs.segments import SEGMENT_FEATURES, SEGMENTS
 from autoprec.envs.space import Goal, SearchSpace
 from autoprec.envs.surrogate import Surrogate
@@ -162,3 +165,31 @@ def test_the_vocabulary_of_formats_is_not_in_the_weights() -> None:
     scores = network({**seen, "formats": more, "action_mask": mask})[0]
     torch.testing.assert_close(scores[:, :-1], before)
     torch.testing.assert_close(scores[:, -1], before[:, 0])
+
+
+def test_the_shipped_policy_is_better_than_an_untrained_one() -> None:
+    """On workloads that it was not trained on, judged by the workload itself."""
+    untrained, shipped = PolicyNetwork(), PolicyNetwork()
+    shipped.load_state_dict(import_policy(pretrained_policy()))
+    rng, gained = np.random.default_rng(0), []
+    for seed in range(8):
+        landscape = synthetic_landscape(seed, 30, time_noise=0.01, drop_noise=0.1)
+        space = landscape.space
+        plans = [space.uniform(k) for k in space.choices(0)]
+        plans += [tuple(int(k) for k in rng.choice(space.choices(0), 30)) for _ in range(20)]
+        goal = Goal("latency", landscape.max_quality_drop)
+        surrogate = Surrogate(space, landscape.profile, goal)
+        surrogate.fit([landscape.evaluate(plan, "x") for plan in plans])
+        values = []
+        for network in (untrained, shipped):
+            episodes = episodes_of(surrogate, 6)
+            with torch.inference_mode():
+                memory = network.encode(tensors(episodes))
+                while not episodes.done:
+                    seen = tensors(episodes)
+                    scores = network(seen, memory)[0].masked_fill(seen["action_mask"] == 0, -torch.inf)
+                    episodes.step(scores.argmax(-1).numpy())
+            time, drop = landscape.figures(episodes.plans)
+            values.append(reward(time, drop, episodes.limits, np.zeros(6)).mean())
+        gained.append(values[1] - values[0])
+    assert np.mean(gained) > 0.03, gained
