@@ -57,13 +57,13 @@ def test_a_policy_is_trained_gone_on_with_listed_and_shown(tmp_path):
 def test_a_policy_is_written_to_a_directory_and_trained_on_recorded_landscapes(tmp_path):
     landscape = synthetic_landscape(0, 3, formats=("fp32", "bf16")).record()
     landscape.save(tmp_path / "mine.json")
-    code, out = run(
+    code, _ = run(
         "policy", "train", "--iterations", 1, "--landscapes", tmp_path / "mine.json", "--out", tmp_path / "p"
     )
     assert code == 0
     policy = read_policy(tmp_path / "p" / "policy.json")
     assert policy.meta["training"]["recorded"] == [[landscape.name, 8]]
-    with pytest.raises(LandscapeError, match="missing.json"):
+    with pytest.raises(LandscapeError, match=r"missing.json"):
         run("policy", "train", "--landscapes", tmp_path / "missing.json", "--out", tmp_path / "p")
 
 

@@ -114,7 +114,7 @@ def test_policies_lie_in_two_files(policy: Policy, tmp_path: Any) -> None:
         read_policy(path)
     path.with_suffix(".safetensors").unlink()
     path.write_text("{}")
-    with pytest.raises(PolicyError, match="policy.json' cannot be read: .*No such file"):
+    with pytest.raises(PolicyError, match=r"policy.json' cannot be read: .*No such file"):
         read_policy(path)
     with pytest.raises(PolicyError, match="cannot be written"):
         write_policy(path / "under" / "a" / "file.json", policy)
