@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from autoprec.agents.evaluate import gain
 from autoprec.agents.history import History
 from autoprec.agents.searcher import Problem, Searcher, make_searcher
 from autoprec.envs.space import Assignment, Trial
+
+if TYPE_CHECKING:
+    from autoprec.agents.policy_file import Policy
 
 PRIOR: dict[str, tuple[float, float]] = {
     "ilp": (6.0, 2.0),
@@ -89,6 +93,10 @@ class Portfolio(Searcher):
     def proposer(self, assignment: Assignment) -> str:
         """Return the member that proposed a plan of the last batch."""
         return self._proposed.get(assignment, self.name)
+
+    def policy(self) -> Policy | None:
+        """Return what the member that trains a policy has trained so far."""
+        return next((found for member in self._members.values() if (found := member.policy())), None)
 
     def close(self) -> None:
         """Close every member."""

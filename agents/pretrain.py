@@ -1,92 +1,146 @@
-"""Making the policy that searches start from: trained on many synthetic workloads.
+"""Making the policy that searches start from: trained on many workloads, none of them the user's.
 
-The policy lies beside this file as safetensors and JSON; `benchmarks/pretrain_policy.py` makes it anew.
+The shipped one lies beside this file; its JSON says how it was made.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from autoprec.agents.policy_file import SHIPPED, Policy, PolicyError, export_policy, import_policy
+from autoprec.agents.training_landscapes import DISTRIBUTION, SEEDS, training_world
+from autoprec.envs.landscape import Landscape
+from autoprec.files import write_in_one_step
 
-from autoprec.agents.policy_file import compatible, export_policy
-from autoprec.agents.searcher import Problem
-from autoprec.agents.warm_start import initial_plans
-from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Objective, SearchSpace
-from autoprec.envs.surrogate import Surrogate
-from autoprec.envs.synthetic import synthetic_landscape
-
-META = Path(__file__).parent / "pretrained.json"
-WEIGHTS = META.with_suffix(".safetensors")
-
-
-def pretrained_policy() -> tuple[dict[str, Any], bytes] | None:
-    """Return the policy that is shipped, or `None` where it knows other features than this version."""
-    meta = json.loads(META.read_text(encoding="utf-8"))
-    if not compatible(meta):
-        return None
-    return meta, WEIGHTS.read_bytes()
+ITERATIONS = 1000
+KEEP_EVERY = 50
+"""Iterations after which an unfinished policy is kept, and the length of a point of the curve."""
+LIMIT_FACTORS = (0.1, 4.0)
+AVERAGED = 0.98
+"""A policy is the exponential average of its weights with this memory an iteration: one iteration sees one
+workload."""
+SIZING_UNITS = 48
+"""Units of the workload by which batches are sized: 32 episodes, whatever the workload of an iteration."""
 
 
-def save_pretrained(meta: dict[str, Any], weights: bytes) -> None:
-    """Make a policy the shipped one."""
-    META.write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    WEIGHTS.write_bytes(weights)
+def pretrained_policy() -> Policy:
+    """Return the policy that is shipped.
+
+    Raises:
+        PolicyError: It cannot be read.
+    """
+    return replace(read_policy(SHIPPED), origin="shipped")
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy of a JSON file and the `.safetensors` file beside it.
+
+    Raises:
+        PolicyError: A file is missing or is not what it should be.
+    """
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        weights = path.with_suffix(".safetensors").read_bytes()
+    except (OSError, ValueError, RecursionError) as error:
+        raise PolicyError(f"the policy {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(meta, dict):
+        raise PolicyError(f"the policy {str(path)!r} cannot be read: it is no JSON object")
+    return Policy(meta, weights, str(path))
+
+
+def write_policy(path: Path, policy: Policy) -> None:
+    """Write a policy as a JSON file and a `.safetensors` file beside it.
+
+    Raises:
+        PolicyError: The files cannot be written.
+    """
+    text = json.dumps(dict(policy.meta), indent=1) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_in_one_step(path.with_suffix(".safetensors"), policy.weights)
+        write_in_one_step(path, text.encode())
+    except OSError as error:
+        raise PolicyError(
+            f"the policy cannot be written to {str(path)!r}: {error.strerror or error}"
+        ) from error
+
+
+def recipe(seed: int, recorded: Sequence[Landscape]) -> dict[str, Any]:
+    """Return what, with a number of iterations, a policy is made by, as JSON."""
+    return {
+        "seed": seed,
+        "synthetic_seeds": list(SEEDS),
+        "distribution": DISTRIBUTION,
+        "recorded": [[landscape.name, len(landscape.trials)] for landscape in recorded],
+        "limit_factors": list(LIMIT_FACTORS),
+        "averaged": AVERAGED,
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("autoprec", "ray", "torch", "numpy")
+        },
+    }
 
 
 def pretrain(
-    seed: int, iterations: int, progress: Callable[[int, float], None] = lambda done, reward: None
-) -> tuple[dict[str, Any], bytes]:
-    """Train a policy on a new synthetic workload in every iteration and return it.
+    seed: int,
+    iterations: int,
+    recorded: Sequence[Landscape] = (),
+    start: Policy | None = None,
+    progress: Callable[[int, float], None] = lambda done, reward: None,
+    keep: Callable[[Policy], None] = lambda policy: None,
+) -> Policy:
+    """Train a policy on a new workload in every iteration and return it.
 
-    `progress` is told the iterations done and the last mean reward.
+    Args:
+        seed: Fixes the workloads, the network and its training.
+        iterations: How many iterations it is to have had.
+        recorded: Recorded landscapes to train on beside synthetic ones.
+        start: A policy of the same recipe to go on with; what PPO's optimiser remembers is not in it.
+        progress: Told the iterations done and the last mean reward.
+        keep: Given the policy so far every `KEEP_EVERY` iterations.
+
+    Raises:
+        PolicyError: `start` cannot be used.
     """
     from autoprec.agents.rl_trainer import Trainer
+    from autoprec.envs.space import Goal
+    from autoprec.envs.surrogate import Surrogate
+    from autoprec.envs.synthetic import synthetic_landscape
 
-    surrogates = training_surrogates(seed)
-    trainer = Trainer(seed, next(surrogates), (0.1, 4.0))
-    for done in range(1, iterations + 1):
-        (reward,) = trainer.train(next(surrogates), 1)
-        progress(done, reward)
-    return export_policy(trainer.state(), {"iterations": iterations, "seed": seed, "on": "synthetic"})
+    sizing = synthetic_landscape(seed, SIZING_UNITS)
+    trainer = Trainer(
+        seed, Surrogate(sizing.space, sizing.profile, Goal("latency", sizing.max_quality_drop)), LIMIT_FACTORS
+    )
+    done = 0
+    curve: list[float] = []
+    if start is not None:
+        trainer.load(import_policy(start))
+        done, curve = start.meta["training"]["iterations"], list(start.meta["training"]["curve"])
+    average = trainer.state()
+    recent: list[float] = []
 
+    def so_far() -> Policy:
+        return export_policy(average, {"iterations": done, **recipe(seed, recorded), "curve": curve})
 
-def training_surrogates(seed: int) -> Iterator[Surrogate]:
-    """Yield surrogates of synthetic workloads, each fitted to some runs, without end."""
-    rng = np.random.default_rng(seed)
-    names = [name for name in FORMAT_NAMES if name != "fp32"]
-    while True:
-        units = int(rng.integers(6, 40))
-        chosen = rng.choice(names, size=int(rng.integers(2, 8)), replace=False)
-        landscape = synthetic_landscape(
-            int(rng.integers(1_000_000, 2_000_000)),
-            units,
-            formats=("fp32", *(str(name) for name in chosen)),
-            time_noise=0.005,
-            drop_noise=float(rng.choice([0.02, 0.1])),
-            root=float(rng.choice([1.0, 0.5])),
-        )
-        objective: Objective = "memory" if rng.uniform() < 0.25 else "latency"
-        goal = Goal(objective, landscape.max_quality_drop)
-        problem = Problem(landscape.space, landscape.profile, goal)
-        plans = [*initial_plans(problem), *_mixed(landscape.space, int(rng.integers(0, 60)), rng)]
-        yield Surrogate(landscape.space, landscape.profile, goal).fit(
-            [landscape.evaluate(plan, "pretraining") for plan in plans]
-        )
-
-
-def _mixed(space: SearchSpace, count: int, rng: np.random.Generator) -> list[Assignment]:
-    """Return plans that change a random share of the units."""
-    plans = []
-    for share in rng.uniform(size=count):
-        changed = rng.uniform(size=len(space.units)) < share
-        plans.append(
-            tuple(
-                int(rng.choice(space.choices(unit))) if change else space.baseline[unit]
-                for unit, change in enumerate(changed)
-            )
-        )
-    return plans
+    try:
+        while done < iterations:
+            world = training_world(seed, done, recorded)
+            (reward,) = trainer.train(world.surrogate, 1, truth=world.truth)
+            memory = min(AVERAGED, (1 + done) / (10 + done))  # the first weights are forgotten soon
+            for name, value in trainer.state().items():
+                average[name].lerp_(value, 1 - memory)
+            done += 1
+            recent.append(reward)
+            progress(done, reward)
+            if done % KEEP_EVERY == 0:
+                curve.append(round(sum(recent) / len(recent), 4))
+                recent = []
+                keep(so_far())
+    except KeyboardInterrupt:
+        keep(so_far())
+        raise
+    return so_far()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from autoprec.envs.additive import Ints
 from autoprec.envs.surrogate import Surrogate
 
 if TYPE_CHECKING:
+    from autoprec.agents.policy_file import Policy
     from autoprec.agents.rl_trainer import Trainer
 
 DEFAULTS = PPOSettings()
@@ -32,16 +34,15 @@ class RLSearcher(HistorySearcher):
     greedily and by sampling under a spread of limits; the best plans by expected improvement are
     climbed from, and the batch is chosen among all of them.
 
-    The policy carries over from proposal to proposal, so the same calls give the same proposals; a resumed
-    search trains anew on all trials.
+    It starts from the problem's policy, by default the shipped one, which was trained on synthetic workloads;
+    from an untrained one, with a warning, where that cannot be used. The policy carries over from proposal to
+    proposal, so the same calls give the same proposals; a resumed search trains anew on all trials.
 
     Args:
         problem: The problem.
         seed: Seeds the network, its training and the choice of plans.
         settings: How the policy is trained.
         seconds: Ends each training early; then a seed reproduces no longer.
-        policy: A policy of an earlier search to start from, as `policy()` returned it; by default the
-            shipped one, which was trained on synthetic workloads, where the network has its width.
     """
 
     name = "rl"
@@ -53,22 +54,22 @@ class RLSearcher(HistorySearcher):
         *,
         settings: PPOSettings = DEFAULTS,
         seconds: float = float("inf"),
-        policy: tuple[dict[str, Any], bytes] | None = None,
     ) -> None:
         super().__init__(problem, seed)
         self._settings = settings
         self._seconds = seconds
-        self._start = policy
+        self._origin = "untrained"
         self._trainer: Trainer | None = None
         self.trained_iterations = 0
 
-    def policy(self) -> tuple[dict[str, Any], bytes] | None:
-        """Return the trained policy as JSON-able data and safetensors bytes; `None` before any training."""
+    def policy(self) -> Policy | None:
+        """Return the policy as trained so far; `None` before any training."""
         from autoprec.agents.policy_file import export_policy
 
         if self._trainer is None:
             return None
-        return export_policy(self._trainer.state(), {"iterations": self.trained_iterations})
+        training = {"from": self._origin, "iterations": self.trained_iterations}
+        return export_policy(self._trainer.state(), training)
 
     def close(self) -> None:
         """Let go of the learner and its policy."""
@@ -105,15 +106,17 @@ class RLSearcher(HistorySearcher):
         return np.unique(trainer.play(surrogate, limits, greedy), axis=0)
 
     def _ready(self, surrogate: Surrogate, limit_factors: tuple[float, float]) -> Trainer:
-        from autoprec.agents.policy_file import import_policy
+        from autoprec.agents.policy_file import PolicyError, import_policy
         from autoprec.agents.pretrain import pretrained_policy
         from autoprec.agents.rl_trainer import Trainer
 
         if self._trainer is None:
             self._trainer = Trainer(self.seed, surrogate, limit_factors, self._settings)
-            start = self._start
-            if start is None and self._settings.hidden == DEFAULTS.hidden:
-                start = pretrained_policy()
-            if start is not None:
-                self._trainer.load(import_policy(*start))
+            if self._settings.hidden == DEFAULTS.hidden:
+                try:
+                    start = self.problem.policy or pretrained_policy()
+                    self._trainer.load(import_policy(start))
+                    self._origin = start.origin
+                except PolicyError as error:
+                    logging.getLogger(__name__).warning("rl starts from an untrained policy: %s", error)
         return self._trainer

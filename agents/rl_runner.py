@@ -19,7 +19,9 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from autoprec.envs.episodes import Observation
+from autoprec.agents.policy_network import Memory
+from autoprec.agents.rl_module import MEMORY
+from autoprec.envs.episodes import STATIC, Observation
 from autoprec.envs.precision_env import SURROGATE_ID
 
 
@@ -46,10 +48,18 @@ class BatchedEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]  # RLlib has
             observation, _ = env.reset(seed=self._seed if self._needs_initial_reset else None)
             self._needs_initial_reset = False
             steps = env.length
+            # What stays the same in an episode is kept once, and shown at every step.
+            fixed = {
+                name: np.broadcast_to(value[:, None], (count, steps + 1, *value.shape[1:]))
+                for name, value in observation.items()
+                if name in STATIC
+            }
             seen = {
                 name: np.empty((count, steps + 1, *value.shape[1:]), value.dtype)
                 for name, value in observation.items()
+                if name not in STATIC
             }
+            memory = encode(self.module, observation)
             actions = np.empty((count, steps), np.int64)
             rewards = np.zeros((count, steps), np.float32)
             chances = np.empty((count, steps), np.float32)
@@ -57,13 +67,13 @@ class BatchedEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]  # RLlib has
             for step in range(steps):
                 _store(seen, step, observation)
                 actions[:, step], chances[:, step], logits[:, step] = choose(
-                    self.module, observation, explore
+                    self.module, observation, explore, memory
                 )
                 rewards[:, step] = env.advance(actions[:, step])
                 observation = env.episodes.observe()
             _store(seen, steps, observation)
             episodes += [
-                _episode({name: value[i] for name, value in seen.items()}, actions[i], rewards[i],
+                _episode({name: value[i] for name, value in (seen | fixed).items()}, actions[i], rewards[i],
                          {Columns.ACTION_LOGP: chances[i], Columns.ACTION_DIST_INPUTS: logits[i]})
                 for i in range(count)
             ]  # fmt: skip
@@ -72,8 +82,15 @@ class BatchedEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]  # RLlib has
         return episodes
 
 
+def encode(module: Any, observation: Observation) -> Memory:
+    """Return what a policy remembers of the models in a batch of observations, for whole episodes."""
+    with torch.inference_mode():
+        memory: Memory = module.network.encode({name: torch.from_numpy(observation[name]) for name in STATIC})
+    return memory
+
+
 def choose(
-    module: Any, observation: Observation, explore: bool
+    module: Any, observation: Observation, explore: bool, memory: Memory
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
     """Return actions `[B]`, their log probabilities `[B]` and the logits `[B, K]` of a policy.
 
@@ -81,9 +98,11 @@ def choose(
         module: The RLModule.
         observation: A batch of observations.
         explore: Sample where True, take the most likely action where False.
+        memory: `encode` of any step of these episodes.
     """
     with torch.inference_mode():
-        batch = {Columns.OBS: {name: torch.from_numpy(value) for name, value in observation.items()}}
+        seen = {name: torch.from_numpy(value) for name, value in observation.items()}
+        batch = {Columns.OBS: seen, MEMORY: memory}
         scores = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
         logs = torch.log_softmax(scores, dim=-1)
         picked = torch.multinomial(logs.exp(), 1).squeeze(-1) if explore else scores.argmax(dim=-1)
@@ -92,8 +111,8 @@ def choose(
 
 
 def _store(seen: Observation, step: int, observation: Observation) -> None:
-    for name, value in observation.items():
-        seen[name][:, step] = value
+    for name in seen:
+        seen[name][:, step] = observation[name]
 
 
 def _episode(

@@ -13,13 +13,13 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
-from autoprec.agents.policy_file import PolicyError
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.process_state import ProcessState
 from autoprec.agents.rl_module import PrecisionModule
-from autoprec.agents.rl_runner import BatchedEnvRunner, choose
+from autoprec.agents.rl_runner import BatchedEnvRunner, choose, encode
 from autoprec.envs.additive import Floats, Ints
 from autoprec.envs.episodes import Beliefs, Episodes
+from autoprec.envs.precision_env import Truth
 from autoprec.envs.surrogate import Surrogate
 
 DEFAULTS = PPOSettings()
@@ -61,12 +61,19 @@ class Trainer:
         self._runner.module = self.module
         self._steps = 0
 
-    def train(self, surrogate: Surrogate, iterations: int, seconds: float = float("inf")) -> list[float]:
+    def train(
+        self,
+        surrogate: Surrogate,
+        iterations: int,
+        seconds: float = float("inf"),
+        truth: Truth | None = None,
+    ) -> list[float]:
         """Train on draws of a surrogate; return the mean reward of each iteration that was done.
 
-        `seconds` ends training early, which makes the result depend on the machine's speed.
+        `seconds` ends training early, which makes the result depend on the machine's speed. With `truth`,
+        plans are judged by it and not by draws.
         """
-        self._runner.env.unwrapped.set_surrogate(surrogate)
+        self._runner.env.unwrapped.set_surrogate(surrogate, truth)
         started = time.perf_counter()
         rewards: list[float] = []
         with self._process:
@@ -91,27 +98,19 @@ class Trainer:
         episodes = Episodes(surrogate.space, surrogate.profile, surrogate.goal, Beliefs.of(surrogate))
         episodes.reset(limits)
         with self._process:
+            memory = encode(self.module, episodes.observe())
             while not episodes.done:
-                picked, _, scores = choose(self.module, episodes.observe(), explore=True)
+                picked, _, scores = choose(self.module, episodes.observe(), explore=True, memory=memory)
                 episodes.step(np.where(greedy, scores.argmax(axis=1), picked))
         return episodes.plans
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the weights."""
-        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+        return {name: value.detach().clone() for name, value in self.module.network.state_dict().items()}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over weights.
-
-        Raises:
-            PolicyError: They are of another network.
-        """
-        try:
-            self.module.load_state_dict(state)
-        except RuntimeError as error:
-            raise PolicyError(
-                "the policy is of another network (other names or sizes); train a new one"
-            ) from error
+        """Take over weights, as `import_policy` returned them."""
+        self.module.network.load_state_dict(state)
 
 
 def ppo_config(

@@ -6,18 +6,31 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autoprec.envs.space import Assignment, Goal, Profile, SearchSpace, Trial
 from autoprec.errors import SettingError
 
+if TYPE_CHECKING:
+    from autoprec.agents.policy_file import Policy
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything that a searcher may know before the first measured run."""
+    """Everything that a searcher may know before the first measured run.
+
+    Attributes:
+        space: The search space.
+        profile: Its profile.
+        goal: What is searched for.
+        policy: What earlier training left, for searchers that start from a policy; `None` for the shipped
+            one.
+    """
 
     space: SearchSpace
     profile: Profile
     goal: Goal
+    policy: Policy | None = None
 
 
 class Searcher(ABC):
@@ -50,6 +63,10 @@ class Searcher(ABC):
         """Return who is credited with a plan of the last `propose`: itself, or a portfolio's member."""
         return self.name
 
+    def policy(self) -> Policy | None:
+        """Return the policy as trained so far; `None` where none is, as with most searchers."""
+        return None
+
     def close(self) -> None:  # noqa: B027  (optional: most searchers hold nothing)
         """Free what the searcher holds. Calling it twice is allowed."""
 
@@ -66,6 +83,9 @@ _SEARCHERS = {
 }
 
 SEARCHERS: tuple[str, ...] = tuple(_SEARCHERS)
+
+LEARNERS: tuple[str, ...] = ("portfolio", "rl")
+"""Those that start from `Problem.policy`."""
 
 
 def make_searcher(name: str, problem: Problem, seed: int) -> Searcher:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autoprec.bench_cli import bench
+from autoprec.policy_cli import policy
 
 app = typer.Typer(
     help="Find the numeric format that each layer of a PyTorch model should run in, by measuring it.",
@@ -99,6 +100,7 @@ def check(
 plans = typer.Typer(help="Ask the store for plans.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(plans, name="plans")
 app.add_typer(bench, name="bench")
+app.add_typer(policy, name="policy")
 
 
 @plans.command("best")

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from autoprec.agents.evaluate import INITIAL, run_search
-from autoprec.agents.searcher import Problem, Searcher, make_searcher
+from autoprec.agents.policy_choice import starting_policy
+from autoprec.agents.searcher import LEARNERS, Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
@@ -118,7 +119,9 @@ class RuntimeSearch:
             parts.settings.formats,
             drop_dominated=parts.drop_dominated,
         )
-        self.problem = Problem(space, self.profiled.profile, parts.goal)
+        learns = parts.settings.searcher in LEARNERS
+        policy = starting_policy(parts.store, parts.note) if learns else None
+        self.problem = Problem(space, self.profiled.profile, parts.goal, policy)
         self._slices = SliceFirst(parts.prepared.measurer, parts.goal, parts.note, used=parts.slices)
         self.trials = self._stored_trials()
         for trial in self.trials:
@@ -159,6 +162,7 @@ class RuntimeSearch:
                 should_stop=should_stop,
             )
         finally:
+            self._keep_policy(searcher)
             searcher.close()
 
     def run_seconds(self) -> float:
@@ -185,6 +189,13 @@ class RuntimeSearch:
         return fresh.decide(
             self.trials, lambda what, share: self._phase("measuring winners", what, share), whole=whole
         )
+
+    def _keep_policy(self, searcher: Searcher) -> None:
+        learnt = searcher.policy()
+        if learnt is not None:
+            self.problem = replace(self.problem, policy=learnt)
+            meta = {**learnt.meta, "training": {**learnt.meta["training"], "runtime": self.name}}
+            self._parts.store.save_policy(f"job:{self._parts.job_id}", meta, learnt.weights)
 
     def _phase(self, name: str, detail: str, share: float | None) -> None:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"

@@ -13,7 +13,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from autoprec.envs.additive import Floats, Ints
+from autoprec.envs.prices import Prices
 from autoprec.envs.reward import SMALLEST_LIMIT
+from autoprec.envs.segments import PROGRESS_FEATURES, SEGMENT_FEATURES, SEGMENTS, Segments
 from autoprec.envs.space import FEATURES, FORMAT_NAMES, OBJECTIVES, Goal, Profile, SearchSpace
 from autoprec.envs.surrogate import Surrogate
 from autoprec.errors import SettingError
@@ -30,6 +32,13 @@ TOTAL_FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 """Columns of the observation `totals`. `price` is the log of what a share of the budget is worth in shares
 of the possible saving, from the relaxed knapsack over the units still to come."""
+GOAL_FEATURES: tuple[str, ...] = (
+    "price", "log_limit", "root", *OBJECTIVES, "has_memory_limit", "memory_headroom", "log_units",
+)  # fmt: skip
+"""Columns of the observation `goal`: what is asked for in the episode, and where it starts. Like `segments`
+it does not change in an episode, so that a policy encodes both once."""
+STATIC = ("goal", "segments")
+"""The observations that do not change in an episode."""
 BOUND = 10.0
 
 Observation = dict[str, NDArray[np.float32]]
@@ -43,6 +52,9 @@ def observation_space() -> spaces.Dict:
             "unit": _box(len(FEATURES)),
             "formats": _box(formats, len(FORMAT_FEATURES)),
             "totals": _box(len(TOTAL_FEATURES)),
+            "goal": _box(len(GOAL_FEATURES)),
+            "segments": _box(SEGMENTS, len(SEGMENT_FEATURES)),
+            "progress": _box(SEGMENTS, len(PROGRESS_FEATURES)),
             "action_mask": spaces.Box(0.0, 1.0, (formats,), np.float32),
         }
     )
@@ -114,9 +126,10 @@ class Episodes:
         # Possible saving of the units from each position on; the first entry is the whole model's.
         self._to_save = np.append(np.cumsum(best[::-1])[::-1], 0.0)
         self._possible = max(float(self._to_save[0]), 1e-9)
-        self._prices = [
-            _Prices(self._saved[u:], beliefs.damage[u:], space.mask[u:]) for u in range(len(best))
-        ]
+        self._prices = Prices(self._saved, beliefs.damage, space.mask)
+        self._segments = Segments(
+            space, profile, self._saved, self._possible, beliefs.damage, beliefs.spread, self._prices
+        )
         self._static = self._static_features()
         self._unit = np.clip(profile.features, -BOUND, BOUND).astype(np.float32)
         self._baseline_bytes = max(profile.baseline_bytes, 1)
@@ -134,6 +147,9 @@ class Episodes:
         self._gained = np.zeros(len(limits))
         self._bytes = np.zeros(len(limits))
         self.position = 0
+        self._segments.start(len(limits))
+        self._tokens = self._segments.features(self._budget)
+        self._goal = self._goal_features()
 
     @property
     def done(self) -> bool:
@@ -161,6 +177,7 @@ class Episodes:
         self._spent += self._beliefs.damage[unit, actions]
         self._gained += self._saved[unit, actions]
         self._bytes -= self._beliefs.saved_bytes[unit, actions]
+        self._segments.decide(unit, actions)
         self.position += 1
 
     def observe(self) -> Observation:
@@ -174,7 +191,7 @@ class Episodes:
             features = np.zeros((count, len(FEATURES)), np.float32)
             mask = np.ones((count, formats), np.float32)
         else:
-            price = self._prices[unit].at(rest) * self._budget / self._possible
+            price = self._prices.at(rest, unit) * self._budget / self._possible
             table = self._format_features(unit, rest, price)
             features = np.repeat(self._unit[unit][None], count, axis=0)
             mask = np.repeat(self.space.mask[unit][None].astype(np.float32), count, axis=0)
@@ -182,6 +199,9 @@ class Episodes:
             "unit": features,
             "formats": table,
             "totals": self._total_features(price),
+            "goal": self._goal,
+            "segments": self._tokens,
+            "progress": self._segments.progress(unit, self._budget),
             "action_mask": mask,
         }
 
@@ -203,6 +223,12 @@ class Episodes:
         table[..., 6] = price[:, None] * share * len(self.space.units)
         return np.asarray(np.clip(table, -BOUND, BOUND), np.float32)
 
+    def _goal_features(self) -> NDArray[np.float32]:
+        totals = self._total_features(self._prices.at(self._budget) * self._budget / self._possible)
+        kept = [TOTAL_FEATURES.index(name) for name in GOAL_FEATURES[:-1]]
+        size = np.full((len(totals), 1), np.log10(len(self.space.units)), np.float32)
+        return np.concatenate([totals[:, kept], size], axis=1)
+
     def _total_features(self, price: Floats) -> NDArray[np.float32]:
         totals = np.zeros((len(self.limits), len(TOTAL_FEATURES)))
         totals[:, 0] = np.log1p(np.minimum(self._spent / self._budget, 1e4))
@@ -218,37 +244,6 @@ class Episodes:
             least = 1 + self._bytes + self._least_bytes[self.position]
             totals[:, 11] = self.goal.max_bytes / self._baseline_bytes - least
         return np.asarray(np.clip(totals, -BOUND, BOUND), np.float32)
-
-
-class _Prices:
-    """The price of damage in the relaxed knapsack: saving lost for each unit of damage less."""
-
-    def __init__(self, saved: Floats, damage: Floats, mask: NDArray[np.bool_]) -> None:
-        steps: list[tuple[float, float]] = []
-        for row in range(len(saved)):
-            steps += _hull_steps(saved[row][mask[row]], damage[row][mask[row]])
-        ordered = sorted(steps, reverse=True)
-        self._spent = np.cumsum([step[1] for step in ordered])
-        self._ratio = np.array([step[0] for step in ordered] + [0.0])
-
-    def at(self, budget: Floats) -> Floats:
-        """Return the saving per damage of the step that the budgets `[B]` run out in; 0 where none does."""
-        return np.asarray(self._ratio[np.searchsorted(self._spent, budget)])
-
-
-def _hull_steps(saved: Floats, damage: Floats) -> list[tuple[float, float]]:
-    """Return (saving per damage, damage) of the steps along the upper hull of one unit's choices."""
-    free = damage <= 0
-    here_saved, here_damage = (float(saved[free].max()), 0.0) if free.any() else (0.0, 0.0)
-    steps: list[tuple[float, float]] = []
-    while True:
-        better = (saved > here_saved) & (damage > here_damage)
-        if not better.any():
-            return steps
-        ratio = np.where(better, (saved - here_saved) / np.where(better, damage - here_damage, 1.0), -np.inf)
-        pick = int(np.argmax(ratio))
-        steps.append((float(ratio[pick]), float(damage[pick] - here_damage)))
-        here_saved, here_damage = float(saved[pick]), float(damage[pick])
 
 
 def _squash(share: Floats) -> Floats:

@@ -26,6 +26,9 @@ from autoprec.envs.synthetic import synthetic_landscape
 MEASURED_ID = "autoprec/Precision-v0"
 SURROGATE_ID = "autoprec/PrecisionSurrogate-v0"
 
+Truth = Callable[[NDArray[np.intp]], tuple[Floats, Floats, NDArray[np.bool_]]]
+"""Returns times, drops and whether they run, `[B]` each, of plans `[B, U]`."""
+
 
 class _OneEpisode(gym.Env[Observation, np.int64]):
     """What both environments share: one episode at a time over the shared core."""
@@ -150,9 +153,13 @@ class PrecisionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         self._limit_factors = limit_factors
         self.set_surrogate(surrogate or _default_surrogate())
 
-    def set_surrogate(self, surrogate: Surrogate) -> None:
-        """Play another (or a newly fitted) surrogate from the next reset on."""
+    def set_surrogate(self, surrogate: Surrogate, truth: Truth | None = None) -> None:
+        """Play another (or a newly fitted) surrogate from the next reset on.
+
+        With `truth`, plans are judged by it and not by draws: the surrogate is then what the agent believes.
+        """
         self.surrogate = surrogate
+        self._truth = truth
         self.episodes = Episodes(surrogate.space, surrogate.profile, surrogate.goal, Beliefs.of(surrogate))
 
     @property
@@ -170,7 +177,10 @@ class PrecisionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         given = (options or {}).get("limit")
         if given is None:
             low, high = np.log(self._limit_factors)
-            factors = np.exp(rng.uniform(low, high, self.num_envs))
+            # Episodes share few limits: what a policy makes of a model and a limit is encoded once for all of
+            # them.
+            distinct = np.exp(rng.uniform(low, high, max(8, self.num_envs // 4)))
+            factors = distinct[np.arange(self.num_envs) % len(distinct)]
             factors[rng.uniform(size=self.num_envs) < 0.25] = 1.0
             given = goal.max_quality_drop * factors
         self.episodes.reset(np.broadcast_to(np.asarray(given, np.float64), (self.num_envs,)))
@@ -193,22 +203,31 @@ class PrecisionVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         self.episodes.step(actions)
         if not self.episodes.done:
             return np.zeros(self.num_envs)
-        plans = self.episodes.plans
-        return surrogate_reward(
-            self.surrogate, *self._worlds.evaluate_each(plans), plans, self.episodes.limits
-        )
+        plans, limits = self.episodes.plans, self.episodes.limits
+        if self._truth is not None:
+            time, drop, ok = self._truth(plans)
+            return surrogate_reward(self.surrogate, time, drop, plans, limits, ok)
+        return surrogate_reward(self.surrogate, *self._worlds.evaluate_each(plans), plans, limits)
 
 
 def surrogate_reward(
-    surrogate: Surrogate, time: Floats, drop: Floats, plans: NDArray[np.intp], limits: Floats
+    surrogate: Surrogate,
+    time: Floats,
+    drop: Floats,
+    plans: NDArray[np.intp],
+    limits: Floats,
+    ok: NDArray[np.bool_] | None = None,
 ) -> Floats:
-    """Return the rewards `[B]` of plans `[B, U]` whose times and drops `[B]` a draw gave."""
+    """Return the rewards `[B]` of plans `[B, U]` whose times and drops `[B]` a draw, or the truth, gave.
+
+    `ok` says which plans really run; without it the surrogate judges that.
+    """
     goal = surrogate.goal
     held = surrogate.bytes(plans)
     cost = held / max(surrogate.profile.baseline_bytes, 1) if goal.objective == "memory" else time
     memory = np.zeros(len(plans)) if goal.max_bytes is None else held / max(goal.max_bytes, 1)
     # A suspected format is no proven one: suspicion of one half or more counts as failure.
-    return reward(cost, drop, limits, memory, surrogate.ok_probability(plans) > 0.5)
+    return reward(cost, drop, limits, memory, surrogate.ok_probability(plans) > 0.5 if ok is None else ok)
 
 
 class _Replay:

@@ -238,7 +238,7 @@ def synthetic_landscape(
     return SyntheticLandscape(
         name=f"synthetic-{seed}-{units}x{len(columns)}",
         space=space,
-        profile=_profile(rng, space, share, time * rng.lognormal(0.0, profile_noise, shape), error),
+        profile=_profile(seed, rng, space, share, time * rng.lognormal(0.0, profile_noise, shape), error),
         max_quality_drop=limit,
         true_rest=float(rest),
         true_time=time,
@@ -254,6 +254,7 @@ def synthetic_landscape(
 
 
 def _profile(
+    seed: int,
     rng: np.random.Generator,
     space: SearchSpace,
     share: NDArray[np.float64],
@@ -264,13 +265,7 @@ def _profile(
     bits = np.array([FORMATS[name].bits for name in FORMAT_NAMES])
     parameters = (1e6 * share * units * rng.lognormal(0.0, 0.3, units)).astype(np.int64) + 64
     held = np.where(space.mask, parameters[:, None] * bits // 8, 0)
-    features = np.zeros((units, len(FEATURES)), np.float32)
-    columns = {name: index for index, name in enumerate(FEATURES)}
-    features[:, columns["is_linear"]] = 1.0
-    features[:, columns["depth"]] = np.linspace(-1, 1, units)
-    features[:, columns["log_parameters"]] = np.log10(parameters) / 4 - 1.5
-    features[:, columns["time_share"]] = 2 * share - 1
-    features[:, columns["byte_share"]] = 2 * parameters / parameters.sum() - 1
+    features = _features(np.random.default_rng([seed, units, 1]), parameters, share)
     return Profile(
         time=np.where(space.mask, time, np.nan),
         bytes=held,
@@ -283,3 +278,38 @@ def _profile(
         baseline_bytes=int(held[np.arange(units), list(space.baseline)].sum()),
         reasons=tuple(tuple("" if allowed else "not offered" for allowed in row) for row in space.mask),
     )
+
+
+def _features(
+    rng: np.random.Generator, parameters: NDArray[np.int64], share: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return unit features on the scales that `autoprec.envs.features` gives those of real models.
+
+    Kinds, shapes and statistics differ between landscapes and units, and say nothing of the law.
+    """
+    units = len(parameters)
+    wide = rng.uniform(0.3, 0.7, units)
+    kinds = rng.choice(3, units, p=rng.choice([[1.0, 0.0, 0.0], [0.8, 0.0, 0.2], [0.2, 0.8, 0.0]]))
+
+    def statistic(low: float, high: float) -> NDArray[np.float64]:
+        return rng.uniform(low, high) + rng.uniform(0.0, 0.2, units)
+
+    values = {
+        "is_linear": kinds == 0,
+        "is_conv2d": kinds == 1,
+        "is_embedding": kinds == 2,
+        "depth": np.arange(units) / max(1, units - 1),
+        "siblings": rng.choice([0.25, 0.25, 0.5, 0.75], units),
+        "log_inputs": wide * np.log10(parameters) / 5,
+        "log_outputs": (1 - wide) * np.log10(parameters) / 5,
+        "log_rows": np.full(units, rng.uniform(0.05, 0.9)),
+        "log_parameters": np.log10(parameters + 1) / 9,
+        "log_calls": np.full(units, np.log10(rng.integers(2, 5))),
+        "weight_kurtosis": statistic(0.25, 0.8),
+        "weight_max_over_std": statistic(0.25, 0.6),
+        "channel_spread": statistic(0.0, 0.3),
+        "input_max_over_std": statistic(0.2, 0.8),
+        "time_share": share,
+        "byte_share": parameters / parameters.sum(),
+    }
+    return np.stack([np.asarray(values[name], np.float32) for name in FEATURES], axis=1)

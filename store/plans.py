@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
@@ -196,3 +196,7 @@ class PlanStore:
             StoreError: There is none with this id.
         """
         return self._db.read(lambda session: self._db.get(session, PolicyRow, policy_id).record())
+
+    def forget_policies(self, name: str) -> None:
+        """Remove every policy of a name; where there is none, nothing happens."""
+        self._db.write(lambda session: session.execute(delete(PolicyRow).where(PolicyRow.name == name)))

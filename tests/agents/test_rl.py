@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +14,15 @@ import ray
 import torch
 from ray.rllib.core.columns import Columns
 
-from autoprec.agents.policy_file import PolicyError, compatible, export_policy, import_policy
+from autoprec.agents.policy_file import Policy, export_policy, import_policy
+from autoprec.agents.portfolio import Portfolio
 from autoprec.agents.ppo_settings import PPOSettings
-from autoprec.agents.pretrain import pretrained_policy
+from autoprec.agents.pretrain import pretrain, recipe
 from autoprec.agents.rl import RLSearcher
-from autoprec.agents.rl_runner import BatchedEnvRunner, choose
+from autoprec.agents.rl_runner import BatchedEnvRunner, choose, encode
 from autoprec.agents.rl_trainer import Trainer, ppo_config
 from autoprec.agents.searcher import Problem
+from autoprec.agents.training_landscapes import DISTRIBUTION, training_world
 from autoprec.envs.episodes import Beliefs, Episodes
 from autoprec.envs.space import Goal
 from autoprec.envs.surrogate import Surrogate
@@ -57,7 +62,8 @@ def test_training_raises_the_reward(surrogate: Surrogate) -> None:
 def test_masked_formats_are_never_played(surrogate: Surrogate) -> None:
     trainer = Trainer(0, surrogate, LIMITS)
     seen = observation(surrogate, 500)
-    actions, chances, scores = choose(trainer.module, seen, explore=True)
+    memory = encode(trainer.module, seen)
+    actions, chances, scores = choose(trainer.module, seen, explore=True, memory=memory)
     assert seen["action_mask"][np.arange(500), actions].all()
     assert np.isfinite(chances).all()
     assert (scores[seen["action_mask"] == 0] < -1e30).all()
@@ -121,7 +127,7 @@ def test_the_runner_hands_out_whole_episodes_as_rllib_means_them(surrogate: Surr
         assert not rewards[:-1].any()
         seen, actions = episode.get_observations(), episode.get_actions()
         for step in range(len(episode)):
-            batch = {Columns.OBS: {key: torch.from_numpy(value[step][None]) for key, value in seen.items()}}
+            batch = {Columns.OBS: {key: torch.tensor(value[step][None]) for key, value in seen.items()}}
             logits = runner.module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
             chance = torch.log_softmax(logits, -1)[0, actions[step]].item()
             assert chance == pytest.approx(
@@ -134,24 +140,98 @@ def test_a_policy_travels_as_data(landscape: SyntheticLandscape, surrogate: Surr
     searcher = RLSearcher(problem, 0, settings=PPOSettings(first_iterations=1, iterations=1))
     assert searcher.policy() is None
     searcher.propose(2)
-    exported = searcher.policy()
+    learnt = searcher.policy()
     searcher.close()
-    assert exported is not None
-    meta, weights = exported
-    meta = json.loads(json.dumps(meta))
-    assert meta["training"] == {"iterations": 1}
-    assert compatible(meta)
-    assert len(weights) < 200_000
+    assert learnt is not None
+    assert learnt.meta["training"] == {"from": "shipped", "iterations": 1}
+    stored = Policy(json.loads(json.dumps(dict(learnt.meta))), learnt.weights, "policy 7 of the store")
 
-    other = RLSearcher(
-        problem, 5, settings=PPOSettings(first_iterations=0, iterations=0), policy=(meta, weights)
-    )
+    settings = PPOSettings(first_iterations=0, iterations=0)
+    other = RLSearcher(replace(problem, policy=stored), 5, settings=settings)
     assert len(other.propose(2)) == 2
     again = other.policy()
     assert again is not None
-    assert import_policy(*again).keys() == import_policy(meta, weights).keys()
-    for name, value in import_policy(meta, weights).items():
-        torch.testing.assert_close(import_policy(*again)[name], value, rtol=0, atol=0)
+    assert again.meta["training"] == {"from": "policy 7 of the store", "iterations": 0}
+    for name, value in import_policy(learnt).items():
+        torch.testing.assert_close(import_policy(again)[name], value, rtol=0, atol=0)
+
+
+def test_a_search_goes_on_untrained_where_its_policy_cannot_be_used(
+    landscape: SyntheticLandscape, surrogate: Surrogate, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Policy({"schema": "autoprec.policy/9"}, b"")
+    problem = Problem(landscape.space, landscape.profile, surrogate.goal, bad)
+    searcher = RLSearcher(problem, 0, settings=PPOSettings(first_iterations=0, iterations=0))
+    assert len(searcher.propose(2)) == 2
+    learnt = searcher.policy()
+    assert learnt is not None
+    assert learnt.meta["training"]["from"] == "untrained"
+    (warning,) = caplog.messages
+    assert warning.startswith("rl starts from an untrained policy: the policy cannot be used: its schema is")
+    assert "\n" not in warning
+
+
+def test_the_portfolio_hands_its_members_the_policy_and_hands_out_what_they_learnt(
+    landscape: SyntheticLandscape, surrogate: Surrogate
+) -> None:
+    trainer = Trainer(0, surrogate, LIMITS)
+    start = Policy(*_parts(export_policy(trainer.state(), {})), origin="here")
+    searcher = Portfolio(Problem(landscape.space, landscape.profile, surrogate.goal, start), 0, ("rl",))
+    assert searcher.policy() is None
+    searcher.propose(1)
+    learnt = searcher.policy()
+    searcher.close()
+    assert learnt is not None
+    assert learnt.meta["training"]["from"] == "here"
+
+
+def _parts(policy: Policy) -> tuple[Mapping[str, Any], bytes]:
+    return policy.meta, policy.weights
+
+
+def test_training_is_interrupted_and_gone_on_with() -> None:
+    kept: list[Policy] = []
+
+    def stop(done: int, reward: float) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(5, 3, progress=stop, keep=kept.append)
+    (half,) = kept
+    assert half.meta["training"]["iterations"] == 2
+    seen: list[int] = []
+    whole = pretrain(5, 3, start=half, progress=lambda done, reward: seen.append(done))
+    assert seen == [3]
+    assert whole.meta["training"].items() >= {"iterations": 3, **recipe(5, ())}.items()
+    before, after = import_policy(half), import_policy(whole)
+    assert any(not torch.equal(before[name], value) for name, value in after.items())
+
+
+def test_the_workloads_of_training_are_many_and_reproducible() -> None:
+    worlds = [training_world(1, iteration) for iteration in range(30)]
+    goals = [world.surrogate.goal for world in worlds]
+    assert {goal.objective for goal in goals} == set(DISTRIBUTION["objective"])
+    assert any(goal.max_bytes for goal in goals)
+    assert any(world.truth for world in worlds)
+    assert any(world.truth is None for world in worlds)
+    sizes = [len(world.surrogate.space.units) for world in worlds]
+    assert min(sizes) < 12
+    assert max(sizes) > 80
+    again = training_world(1, 4).surrogate
+    np.testing.assert_array_equal(again.damage_table, worlds[4].surrogate.damage_table)
+    assert again.goal == goals[4]
+
+
+def test_recorded_landscapes_are_trained_on() -> None:
+    landscape = synthetic_landscape(0, 4, formats=("fp32", "bf16", "int8_dynamic")).record()
+    worlds = [training_world(2, iteration, [landscape]) for iteration in range(12)]
+    recorded = [world for world in worlds if world.surrogate.space is landscape.space]
+    assert 2 <= len(recorded) <= 10
+    truth = next(world.truth for world in recorded if world.truth)
+    trial = landscape.trials[7]
+    time, drop, ok = truth(np.array([trial.assignment] * 2))
+    assert (time[0], drop[1], ok.tolist()) == (trial.time, trial.drop, [True, True])
 
 
 def test_a_policy_is_good_for_other_models(surrogate: Surrogate) -> None:
@@ -161,30 +241,6 @@ def test_a_policy_is_good_for_other_models(surrogate: Surrogate) -> None:
     elsewhere = Surrogate(other.space, other.profile, Goal("memory", 0.5))
     plans = trainer.play(elsewhere, np.full(8, 0.5), np.zeros(8, bool))
     assert all(other.space.feasible(plan) for plan in plans.tolist())
-
-
-def test_a_policy_that_does_not_fit_is_refused(surrogate: Surrogate) -> None:
-    trainer = Trainer(0, surrogate, LIMITS)
-    meta, weights = export_policy(trainer.state(), {})
-    assert not compatible({**meta, "unit_features": ["colour"]})
-    with pytest.raises(PolicyError, match=r"the policy's schema is 'autoprec.policy/9'"):
-        import_policy({**meta, "schema": "autoprec.policy/9"}, weights)
-    with pytest.raises(PolicyError, match="cannot be read"):
-        import_policy(meta, weights[:-5])
-    with pytest.raises(PolicyError, match="cannot be read"):
-        import_policy(meta, b"\x80\x04pickle")
-    narrow = Trainer(0, surrogate, LIMITS, PPOSettings(hidden=8))
-    with pytest.raises(PolicyError, match="another network"):
-        narrow.load(import_policy(meta, weights))
-
-
-def test_the_shipped_policy_is_better_than_an_untrained_one(surrogate: Surrogate) -> None:
-    shipped = pretrained_policy()
-    assert shipped is not None
-    trainer = Trainer(0, surrogate, LIMITS)
-    before = trainer.train(surrogate, 1)[0]
-    trainer.load(import_policy(*shipped))
-    assert trainer.train(surrogate, 1)[0] > before + 0.2
 
 
 @pytest.mark.slow

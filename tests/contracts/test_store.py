@@ -362,6 +362,15 @@ def test_policy_comes_back(store: Store) -> None:
     assert load(found.weights)["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_policies_are_forgotten_by_name(store: Store) -> None:
+    kept = store.save_policy("p", {}, save({}))
+    store.save_policy("q", {}, save({}))
+    store.save_policy("q", {"x": 1}, save({}))
+    store.forget_policies("q")
+    store.forget_policies("q")
+    assert [policy.id for policy in store.policies()] == [kept]
+
+
 def test_policy_must_be_safetensors(store: Store) -> None:
     good = save({"w": np.zeros(4, np.float32)})
     pickled = b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07builtins\x94."
