@@ -7,6 +7,8 @@ once, and a process killed half-way leaves the database as it was.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from alembic import command
 from alembic.config import Config
@@ -36,7 +38,12 @@ def ensure_schema(engine: Engine, place: str, *, upgrade: bool) -> None:
     with engine.connect() as connection:
         if _revision(connection) == head:
             return
-    with _ALEMBIC, engine.execution_options(**WRITES).begin() as connection:
+    with (
+        _ALEMBIC,
+        engine.execution_options(**WRITES).connect() as connection,
+        _keys_unchecked(connection),
+        connection.begin(),
+    ):
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         found = _revision(connection)
@@ -54,6 +61,28 @@ def ensure_schema(engine: Engine, place: str, *, upgrade: bool) -> None:
             )
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        if connection.dialect.name == "sqlite" and connection.execute(text("PRAGMA foreign_key_check")).all():
+            raise StoreError(
+                f"store {place!r} could not be brought up to date: rows would lose what they name"
+            )
+
+
+@contextmanager
+def _keys_unchecked(connection: Connection) -> Iterator[None]:
+    """Turn SQLite's foreign keys off for a transaction that begins in the body, as SQLite asks for.
+
+    SQLite changes a table by making it anew and dropping the old one, which counts as deleting its rows: what
+    refers to them with `ON DELETE CASCADE` would go as well.
+    """
+    raw = connection.connection.driver_connection if connection.dialect.name == "sqlite" else None
+    if raw is None:
+        yield
+        return
+    raw.execute("PRAGMA foreign_keys=OFF")  # not by SQLAlchemy, which would begin a transaction first
+    try:
+        yield
+    finally:
+        raw.execute("PRAGMA foreign_keys=ON")
 
 
 def alembic_config() -> Config:

@@ -102,12 +102,20 @@ def test_runs_from_before_slices_were_judged_on_all_of_the_data(url: str, engine
             ("runs", "digest, context_key, plan_key, formats, status, split, fresh, searcher, pairs,"
              " reported, quality_drop, wall_seconds, measured_at",
              f"'d', '{key}', 'p', '[]', 'ok', 'search', false, 'rl', 6, '{{}}', 0.5, 1, '{moment}'"),
+            ("jobs", "id, workload, settings, settings_key, state, phase, elapsed_seconds, created_at,"
+             " updated_at",
+             f"'old', 'w', '{{}}', 's', 'finished', '', 1, '{moment}', '{moment}'"),
+            ("job_runs", "job_id, run_id, searcher, cached", "'old', (SELECT id FROM runs), 'rl', false"),
         ):  # fmt: skip
             connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"))
     with Store.open(url) as store:
         found = store.find_run(key, "p")
         assert found is not None
         assert (found.quality_drop, found.quality_share, found.slice_drop) == (0.5, 1.0, None)
+        # A table that is made anew must not take with it what refers to its rows.
+        assert [run.plan_key for run in store.job_runs("old")] == ["p"]
+        with pytest.raises(StoreError):  # foreign keys are checked again
+            store.finish_run("nobody", key, make_run())
 
 
 @pytest.mark.parametrize("upgrade", [True, False])
