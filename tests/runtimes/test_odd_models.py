@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
 from autoprec.api import check  # noqa: E402
+from autoprec.envs.graph_profile import profile_graph  # noqa: E402
 from autoprec.envs.passes import baseline_shares  # noqa: E402
 from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.errors import CandidateError, PlanError, RuntimeRefusedError, WorkloadError  # noqa: E402
@@ -137,6 +138,22 @@ def test_a_runtime_that_does_not_import_is_named_with_the_reason(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
     assert "openvino is installed and does not import: OSError: libtbb.so: no such file" in done.stdout
+
+
+def test_a_graph_that_fills_padding_which_the_model_leaves_at_zero_is_refused():
+    """Both are right where nothing is padding, but a plan would be another model's."""
+
+    def encoder():
+        torch.manual_seed(0)
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+
+    mask = torch.tensor([[False] * 4, [False] * 2 + [True] * 2])
+    workload = made(encoder, {"src": torch.randn(2, 4, 16), "src_key_padding_mask": mask})
+    prepared, runtime = ready(workload)
+    with pytest.raises(
+        RuntimeRefusedError, match="before any quantisation its outputs differ from the model's by"
+    ):
+        profile_graph(prepared.measurer, prepared.discovery, runtime, "architecture", "latency")
 
 
 class Keyed(Two):
