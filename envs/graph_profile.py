@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autoprec.comparing import relative_error
+from autoprec.comparing import refuse_difference, relative_error
 from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
@@ -34,6 +34,7 @@ from autoprec.kernels.registry import Level, Operation, held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.graph_runtime import GraphRuntime
 from autoprec.runtimes.runtime import Executable
+from autoprec.workload import iter_tensors
 
 TIMING = TimingSettings(target=0.01, max_seconds=0.6, fewest_pairs=2, min_pairs=6)
 SMALLEST_TIME = 1e-5
@@ -249,12 +250,20 @@ class _Table:
 
 @contextmanager
 def _whole_model(measurer: Measurer, plan: Plan) -> Iterator[Executable]:
-    """Build the plan of which all others are changes; without it the runtime is of no use."""
+    """Build the plan of which all others are changes; without it the runtime is of no use.
+
+    Its outputs are compared with those of the model as it came once more: what the graph was compared with
+    was watched, and watched, torch does not fuse, which leaves padding at zero.
+    """
     with ExitStack() as stack:
         try:
             base = stack.enter_context(measurer.executable(plan))
         except CandidateError as error:
             raise RuntimeRefusedError(f"{plan.runtime} does not run the model as it came: {error}") from error
+        found, expected = (
+            iter_tensors(measurer.run_examples(model)) for model in (base.model, measurer.model)
+        )
+        refuse_difference(found, expected, "before any quantisation")
         yield base
 
 

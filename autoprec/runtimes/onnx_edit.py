@@ -69,11 +69,13 @@ class GraphEditor:
         self._pieces = pieces
         self._owners = {name: path for path, names in exported.nodes.items() for name in names}
         graph = exported.proto.graph
-        self._ranks = {
-            item.name: len(item.type.tensor_type.shape.dim)
-            for item in (*graph.value_info, *graph.output)
-            if item.type.tensor_type.HasField("shape")
+        shapes = {item.name: item.type.tensor_type.shape.dim for item in (*graph.value_info, *graph.output)}
+        self._open = {
+            name
+            for name, dims in shapes.items()
+            if len(dims) > 2 and not all(dim.HasField("dim_value") for dim in dims)
         }
+        """What has more than two dimensions, one of them not fixed."""
         self._initializers = {item.name: item for item in exported.proto.graph.initializer}
 
     def on(self, proto: Any) -> GraphEditor:
@@ -222,7 +224,7 @@ class GraphEditor:
         if matrix:
             edit.node("MatMul", [source, f"{name}.weight"], [_product(node)], f"{name}.matmul")
             _add_bias(edit, node)
-            if node.op_type == "Gemm" or self._ranks.get(node.output[0], 3) <= 2:
+            if node.output[0] not in self._open:  # there an `Add` may be fused into more
                 edit.apart.add(_product(node))
             return
         changed = onnx.NodeProto()
@@ -330,8 +332,9 @@ def _product(node: Any) -> str:
 def _summed(node: Any) -> Any:
     """Return an `Add` as a `Sum`, the same numbers.
 
-    ONNX Runtime makes a `Gemm` of a product of matrices to which something is added, before it looks for
-    products of quantised ones, of which a `Gemm` with an addend in floating point is none.
+    ONNX Runtime makes a `Gemm` of a product to which something is added, where it can see that both are
+    matrices or can be reshaped to them, and does so before it looks for products of quantised matrices: of
+    which a `Gemm` with an addend in floating point is none.
     """
     if node.op_type != "Add":
         return node

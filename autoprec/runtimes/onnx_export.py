@@ -32,7 +32,10 @@ _OPERATORS = {
     Operation.EMBEDDING: {"Gather": 0},
 }
 """Operators that a module can come out as, with the place of the weight among their inputs."""
-_TALKATIVE = ("torch", "torch.onnx", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
+_TALKATIVE = (
+    "torch", "torch.onnx", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes",
+    "onnx_ir", "onnxscript",
+)  # fmt: skip
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TORCH = str(Path(torch.__file__).parent)
 _INNER = "model"
@@ -78,7 +81,7 @@ def export_graph(
         # Inference tensors, which the watched calls may hold, cannot be traced. Without gradients, which are
         # not wanted, torch would take fused paths that no exporter knows.
         tensors = tuple(tensor.clone() for tensor in form.largest.tensors)
-        with _quiet(), torch.no_grad(), without_fused_paths():
+        with quiet(), torch.no_grad(), without_fused_paths():
             program = torch.onnx.export(
                 _Flat(model, form), tensors, dynamo=True, dynamic_shapes={"tensors": shapes},
                 verbose=False, optimize=True,
@@ -213,8 +216,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
-    """The exporter tells a lot, in several ways."""
+def quiet() -> Any:
+    """Keep to itself what the exporter and the rewrites tell: a lot, in several ways."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

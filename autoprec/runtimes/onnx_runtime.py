@@ -14,6 +14,7 @@ from autoprec.kernels.device import capability
 from autoprec.kernels.registry import Level, Operation, Support
 from autoprec.runtimes.graph_module import RunGraph
 from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
+from autoprec.runtimes.onnx_export import quiet
 from autoprec.runtimes.onnx_fusion import fuse_attention
 
 _COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
@@ -55,7 +56,8 @@ class OnnxRuntime(GraphRuntime):
     def tailored(self, proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto | None:
         """See `GraphRuntime.tailored`."""
         try:
-            return fuse_attention(proto, folder)
+            with quiet():
+                return fuse_attention(proto, folder)
         except Exception:  # the rewrites are another project's, and the graph runs without them
             return None
 

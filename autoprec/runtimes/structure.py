@@ -8,6 +8,7 @@ compare: it is computed at every call of a graph. It covers built-in containers,
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import types
@@ -192,12 +193,16 @@ def _parts(value: Any, place: Sequence[str], what: str = "is called with") -> tu
     elif _is_plain_object(kind) and kind not in pytree.SUPPORTED_NODES:
         attributes = vars(value)
         return ("object", kind, tuple(attributes)), list(attributes.values())
+    elif _is_slotted_dataclass(kind) and kind not in pytree.SUPPORTED_NODES:
+        fields = tuple(each.name for each in dataclasses.fields(kind))
+        return ("object", kind, fields), [getattr(value, name) for name in fields]
     else:
         parts, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
         if not spec.is_leaf():
             return ("registered", kind, _part_names(value, len(parts)), _Spec(spec)), parts
+    where = f"{_joined(place)}, " if _joined(place) else ""
     raise RuntimeRefusedError(
-        f"the model {what} {_joined(place)}, a {kind.__name__}; an exported graph takes and gives tensors, "
+        f"the model {what} {where}a {kind.__name__}; an exported graph takes and gives tensors, "
         "constants, and lists, tuples, dictionaries by names or whole numbers and plain objects of them "
         "(register others with torch.utils._pytree.register_pytree_node)"
     )
@@ -220,6 +225,11 @@ def _is_plain_object(kind: type) -> bool:
         return False
     own = [vars(base) for base in kind.__mro__ if base is not object]
     return bool(kind.__dictoffset__) and not any("__call__" in each or each.get("__slots__") for each in own)
+
+
+@functools.cache
+def _is_slotted_dataclass(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and not kind.__dictoffset__
 
 
 def _part_names(value: Any, count: int) -> tuple[str, ...]:
@@ -271,6 +281,10 @@ def _assemble(token: Token, parts: list[Any], into: Any) -> Any:
         return into
     if kind == "object":
         into = cls.__new__(cls) if into is None else into
+        if _is_slotted_dataclass(cls):
+            for key, part in zip(keys, parts, strict=True):
+                object.__setattr__(into, key, part)  # it may be frozen
+            return into
         held = vars(into)
         held.clear()
         held.update(zip(keys, parts, strict=True))

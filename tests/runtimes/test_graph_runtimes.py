@@ -147,7 +147,7 @@ class Rows(nn.Module):
         return run("head", self.head, torch.tanh(hidden))
 
 
-@pytest.fixture(scope="module", params=[(5, 64), (64,)], ids=["matrix", "vector"])
+@pytest.fixture(scope="module", params=[(5, 64), (64,), (2, 3, 64)], ids=["matrix", "vector", "fixed"])
 def rows(request, setup):
     def build(self):
         torch.manual_seed(0)
@@ -162,7 +162,7 @@ def rows(request, setup):
 
 
 @pytest.mark.parametrize("name", ["int8_dynamic", "int8_static", "int8_static_smooth"])
-def test_one_layer_of_a_model_without_leading_dimensions_computes_its_reference(rows, name):
+def test_one_layer_of_a_model_of_one_shape_computes_its_reference(rows, name):
     prepared, runtime, x = rows
     if runtime.support(Operation.LINEAR, name).level is not Level.NATIVE:
         return

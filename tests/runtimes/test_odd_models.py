@@ -1,5 +1,6 @@
 """Odd models, workloads and installations in ONNX Runtime and OpenVINO: right, or refused truly."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
 from autoprec.api import check  # noqa: E402
+from autoprec.envs.graph_profile import profile_graph  # noqa: E402
 from autoprec.envs.passes import baseline_shares  # noqa: E402
 from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.errors import CandidateError, PlanError, RuntimeRefusedError, WorkloadError  # noqa: E402
@@ -139,6 +141,22 @@ def test_a_runtime_that_does_not_import_is_named_with_the_reason(tmp_path):
     assert "openvino is installed and does not import: OSError: libtbb.so: no such file" in done.stdout
 
 
+def test_a_graph_that_fills_padding_which_the_model_leaves_at_zero_is_refused():
+    """Both are right where nothing is padding, but a plan would be another model's."""
+
+    def encoder():
+        torch.manual_seed(0)
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+
+    mask = torch.tensor([[False] * 4, [False] * 2 + [True] * 2])
+    workload = made(encoder, {"src": torch.randn(2, 4, 16), "src_key_padding_mask": mask})
+    prepared, runtime = ready(workload)
+    with pytest.raises(
+        RuntimeRefusedError, match="before any quantisation its outputs differ from the model's by"
+    ):
+        profile_graph(prepared.measurer, prepared.discovery, runtime, "architecture", "latency")
+
+
 class Keyed(Two):
     """Takes and gives dictionaries of which the keys are numbers, or hold the dot that parts names."""
 
@@ -164,6 +182,40 @@ def test_dictionaries_with_any_names_or_numbers_for_keys_go_in_and_out():
         flatten({"a": {(0, 1): torch.ones(1)}}, what="returns")
     with pytest.raises(RuntimeRefusedError, match="the model is called with a, a dict"):
         flatten({"a": {0: torch.ones(1), "0": torch.ones(1)}})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    scores: torch.Tensor
+    count: int
+
+
+def test_dataclasses_with_slots_are_put_together_and_what_is_nothing_known_is_named():
+    structure, tensors = flatten((Slotted(torch.ones(2), 3), torch.zeros(1)))
+    again = build(structure, tensors)
+    assert again[0].scores is tensors[0] and again[0].count == 3 and names(structure) == ("0.scores", "1")
+    with pytest.raises(RuntimeRefusedError, match=r"^the model returns a set; an exported"):
+        flatten({1}, what="returns")
+
+
+def test_what_the_exporter_writes_wrongly_is_refused_in_one_sentence_and_nothing_else(caplog, capfd):
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(8, 4)
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, ids):
+            return self.layer(self.bag(ids))
+
+    capfd.readouterr()
+    caplog.clear()
+    try:
+        assert ready(made(Bags, torch.arange(6).view(2, 3)))[1].prepare() == {}
+    except RuntimeRefusedError as error:
+        assert "onnxruntime: " in str(error) and "\n" not in str(error)
+    said = [each for each in caplog.records if each.name.startswith(("onnx_ir", "onnxscript"))]
+    assert not said and "".join(capfd.readouterr()).strip() == ""
 
 
 def test_number_types_that_no_array_has_are_refused_by_name():
