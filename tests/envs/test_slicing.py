@@ -20,10 +20,14 @@ from autoprec.slices import slice_indices
 from autoprec.store.store import Store
 
 LIMIT = 0.01
-CLOCK = [0.0]
-"""Seconds, as the judge of plans sees them: a second for all of the data."""
 ITEMS = torch.linspace(0.9, 1.1, 40)
 """How much each item of the evaluation data minds a changed layer."""
+
+
+class Clock:
+    """Seconds, as the judge of plans sees them: one for all of the data. A class, which no digest looks into."""
+
+    now = 0.0
 
 
 class Sliced:
@@ -37,7 +41,7 @@ class Sliced:
         return torch.ones(1, 64)
 
     def quality(self, model, share=1.0):
-        CLOCK[0] += share
+        Clock.now += share
         first, *others = (getattr(layer, "format_name", "fp32") != "fp32" for layer in model)
         limits = 0.5 * first + 4 * sum(others)
         return 1.0 - LIMIT * limits * float(ITEMS[slice_indices(len(ITEMS), share)].mean())
@@ -56,7 +60,7 @@ def candidate(drop, asked=None, off=1.0):
     def quality(share):
         if asked is not None:
             asked.append(share)
-        CLOCK[0] += share
+        Clock.now += share
         return 1.0 - drop * (off if share < 1 else 1.0)
 
     return quality
@@ -74,7 +78,7 @@ def judge(slices, drop, *, whole=False, off=1.0, proposer="rl"):
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(fidelity, "perf_counter", lambda: CLOCK[0])
+    monkeypatch.setattr(fidelity, "perf_counter", lambda: Clock.now)
 
 
 @pytest.fixture
@@ -95,7 +99,7 @@ class TestWhatIsJudged:
     def test_a_drop_is_against_the_baseline_on_the_same_data(self):
         class Uneven(Sliced):
             def quality(self, model, share=1.0):
-                CLOCK[0] += share
+                Clock.now += share
                 return 5.0 if share == 1 else 7.0
 
         slices = slices_of(Uneven)
@@ -149,14 +153,14 @@ class TestSlicesThatAreNotUsed:
     def test_a_quality_that_is_quick(self):
         class Quick(Sliced):
             def quality(self, model, share=1.0):
-                CLOCK[0] += 0.1 * share
+                Clock.now += 0.1 * share
                 return 1.0
 
         assert judge(slices_of(Quick), 20 * LIMIT, whole=True) == [1.0]
 
     def test_a_slice_that_takes_as_long_as_all_of_the_data(self):
         def quality(share):
-            CLOCK[0] += 1
+            Clock.now += 1
             return 0.5 if share < 1 else 0.4
 
         slices = slices_of()
