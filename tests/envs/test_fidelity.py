@@ -25,7 +25,7 @@ ITEMS = torch.linspace(0.9, 1.1, 40)
 
 
 class Clock:
-    """Seconds, as the judge of plans sees them: one for all of the data. A class, which no digest looks into."""
+    """Seconds, as the judge of plans sees them: one for all of the data. No digest looks into a class."""
 
     now = 0.0
 
