@@ -9,8 +9,8 @@ from torch import nn
 
 import autoprec
 from autoprec.envs import fidelity
-from autoprec.envs.measure import Measurer
 from autoprec.envs.slicing import RECENT, SAME, SHARE, SliceFirst
+from autoprec.envs.measure import Measurer
 from autoprec.envs.space import Goal, Trial, best_trial, pareto_front
 from autoprec.envs.surrogate import Surrogate
 from autoprec.envs.synthetic import synthetic_landscape
@@ -25,7 +25,7 @@ ITEMS = torch.linspace(0.9, 1.1, 40)
 
 
 class Clock:
-    """Seconds, as the judge of plans sees them: one for all of the data; a class, which no digest reads."""
+    """Seconds, as the judge of plans sees them: one for all of the data. No digest looks into a class."""
 
     now = 0.0
 
