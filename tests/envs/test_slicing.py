@@ -9,8 +9,8 @@ from torch import nn
 
 import autoprec
 from autoprec.envs import fidelity
-from autoprec.envs.slicing import RECENT, SAME, SHARE, SliceFirst
 from autoprec.envs.measure import Measurer
+from autoprec.envs.slicing import RECENT, SAME, SHARE, SliceFirst
 from autoprec.envs.space import Goal, Trial, best_trial, pareto_front
 from autoprec.envs.surrogate import Surrogate
 from autoprec.envs.synthetic import synthetic_landscape
