@@ -17,8 +17,10 @@ from scipy.special import ndtr
 
 from autoprec.envs.additive import Floats, Ints
 from autoprec.envs.space import Goal, SearchSpace, Trial
-from autoprec.envs.surrogate import Surrogate
+from autoprec.envs.surrogate import Surrogate, SurrogateDraws
 
+JUDGES = 128
+"""Posterior draws that decide which plans are measured."""
 FRONT_LIMITS = (0.03, 0.1, 0.3, 1.0, 1.0, 2.0, 5.0, 10.0)
 """Limits asked about for a whole front, in units of the goal's own, which counts twice."""
 
@@ -36,7 +38,7 @@ class Acquisition:
         surrogate: Fitted to `trials`.
         trials: Every trial so far.
         rng: Draws the worlds.
-        worlds: How many posterior draws stand for the posterior.
+        worlds: How many posterior draws stand for the posterior where plans are improved.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Acquisition:
         self._goal = surrogate.goal
         self._limits = goal_limits(self._goal)
         self._draws = surrogate.draw(rng, worlds)
+        # The best of many plans under some draws owes part of that to those draws: others are the judges.
+        self._judges = surrogate.draw(rng, JUDGES)
         start = surrogate.profile.baseline_bytes if self._goal.objective == "memory" else 1.0
         self._unit = float(max(start, 1e-12))
         usable = [
@@ -55,11 +59,11 @@ class Acquisition:
         drops = np.array([trial.drop for trial in usable])
         worst = max(1.0, float(costs.max(initial=1.0)))
         best = [costs[drops <= limit].min(initial=worst) for limit in self._limits]
-        self._best = np.repeat(np.array(best)[:, None], worlds, axis=1)
+        self._best = np.array(best)[:, None]
 
     def score(self, plans: Ints) -> Floats:
         """Return the expected improvement `[N]` of plans `[N, U]`, in shares of the baseline's cost."""
-        cost, chance = self._judge(plans)
+        cost, chance = self._judge(plans, self._draws)
         return np.asarray((_improvement(cost, self._best) * chance).mean(axis=(0, 1)))
 
     def score_changes(self, plan: Ints, units: Ints, formats: Ints) -> Floats:
@@ -76,7 +80,7 @@ class Acquisition:
     def choose(self, plans: Ints, count: int) -> list[int]:
         """Return the rows of up to `count` plans to measure together, the most promising first."""
         best = self._best
-        cost, chance = self._judge(plans)
+        cost, chance = self._judge(plans, self._judges)
         gain = _improvement(cost, best) * chance
         # The bare utility settles ties where nothing is expected to improve any more.
         fallback = 1e-6 * (chance.mean(axis=(0, 1)) - 0.1 * cost.mean(axis=0))
@@ -115,9 +119,9 @@ class Acquisition:
             current = np.unique(np.array(moved), axis=0)
         return np.unique(np.concatenate(seen), axis=0)
 
-    def _judge(self, plans: Ints) -> tuple[Floats, Floats]:
+    def _judge(self, plans: Ints, draws: SurrogateDraws) -> tuple[Floats, Floats]:
         found = self._surrogate
-        return self._outlook(*self._draws.evaluate(plans), found.bytes(plans), found.ok_probability(plans))
+        return self._outlook(*draws.evaluate(plans), found.bytes(plans), found.ok_probability(plans))
 
     def _outlook(self, time: Floats, drop: Floats, held: Floats, ok: Floats) -> tuple[Floats, Floats]:
         """Return costs `[S, N]`, and the chances `[L, S, N]` that each limit is kept when measured."""
@@ -130,7 +134,7 @@ class Acquisition:
 
 
 def _improvement(cost: Floats, best: Floats) -> Floats:
-    """Return by how much costs `[S, N]` are below the best of each limit and draw `[L, S]`."""
+    """Return by how much costs `[S, N]` are below the best of each limit `[L, 1]`, or draw `[L, S]`."""
     return np.maximum(best[:, :, None] - cost[None], 0.0)
 
 

@@ -21,6 +21,9 @@ from autoprec.envs.surrogate import Surrogate
 
 WORLDS = 6
 """Posterior draws whose own optimum is proposed (Thompson sampling), beside the posterior mode's."""
+AROUND = (0.5, 0.7, 0.85, 1.0, 1.15)
+"""Multiples of the limit under which the mode is solved, where only one limit is asked about: the law of damage
+is unsure, and plans on both sides of the limit tell where it runs."""
 CAUTION = (0.5, 1.0)
 """Standard deviations (of log damage) added to the mode for cautious plans."""
 
@@ -137,8 +140,7 @@ def knapsack_plans(
     mode = surrogate.mode()
     # The log damage is wide where nothing was measured: cap what caution may multiply by.
     spread = np.minimum(surrogate.damage_log_std, 2.0)
-    worlds = [(surrogate.time_table, surrogate.damage_table, mode.budget)]
-    worlds += [
+    worlds = [
         (surrogate.time_table, surrogate.damage_table * np.exp(c * spread), mode.budget) for c in CAUTION
     ]
     bytes_load: list[tuple[Floats, float]] = []
@@ -160,6 +162,9 @@ def knapsack_plans(
         if plan is not None:
             found.setdefault(plan)
 
+    around = limits if goal.whole_front else np.array(AROUND) * goal.max_quality_drop
+    for limit in around:
+        solve(surrogate.time_table, surrogate.damage_table, float(mode.budget(float(limit))[0]))
     for time, damage, budget in worlds:
         for limit in limits:
             solve(time, damage, float(budget(float(limit))[0]))
