@@ -21,8 +21,8 @@ from autoprec.envs.surrogate import Surrogate, SurrogateDraws
 
 JUDGES = 128
 """Posterior draws that decide which plans are measured."""
-FRONT_LIMITS = (0.03, 0.1, 0.3, 1.0, 1.0, 2.0, 5.0, 10.0)
-"""Limits asked about for a whole front, in units of the goal's own, which counts twice."""
+FRONT_LIMITS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 4.7, 6.8, 10.0)
+"""Limits asked about for a whole front, in units of the goal's own."""
 
 
 def goal_limits(goal: Goal) -> Floats:

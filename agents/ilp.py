@@ -22,7 +22,7 @@ from autoprec.envs.surrogate import Surrogate
 WORLDS = 6
 """Posterior draws whose own optimum is proposed (Thompson sampling), beside the posterior mode's."""
 AROUND = (0.5, 0.7, 0.85, 1.0, 1.15)
-"""Multiples of the limit under which the mode is solved, where only one limit is asked about: the law of damage
+"""Multiples of the limit under which the mode is solved, where one limit is asked about: the law of damage
 is unsure, and plans on both sides of the limit tell where it runs."""
 CAUTION = (0.5, 1.0)
 """Standard deviations (of log damage) added to the mode for cautious plans."""

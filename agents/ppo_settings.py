@@ -14,7 +14,8 @@ class PPOSettings:
     """How the policy of a search is trained.
 
     Attributes:
-        first_iterations: Iterations before the first proposal (2 s of one core at 24 units for 8 of them).
+        first_iterations: Iterations before the first proposal. On eight synthetic landscapes 8 and 3 of them
+            found no better plans than 3 and 1, at twice the thinking.
         iterations: Iterations before every later proposal.
         lr: Learning rate of Adam.
         entropy: Weight of the policy's entropy in the loss.
@@ -23,8 +24,8 @@ class PPOSettings:
         hidden: Width of the network; with another than the default, training starts from no shipped policy.
     """
 
-    first_iterations: int = 8
-    iterations: int = 3
+    first_iterations: int = 3
+    iterations: int = 1
     lr: float = 1e-3
     entropy: float = 0.002
     epochs: int = 3

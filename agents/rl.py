@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 DEFAULTS = PPOSettings()
 SAMPLES = 8
 """Plans taken from the policy for each limit: its most likely one, and samples."""
-CLIMBED = 4
+CLIMBED = 8
 """How many of the best plans are improved by single-unit moves."""
+ROUNDS = 8
+"""Most moves of each."""
 
 
 class RLSearcher(HistorySearcher):
@@ -86,7 +88,7 @@ class RLSearcher(HistorySearcher):
         starts = played[np.argsort(-acquisition.score(played))[:CLIMBED]]
         if best is not None:
             starts = np.concatenate([starts, [best.assignment]])
-        climbed = acquisition.climb(problem.space, starts, rounds=2)
+        climbed = acquisition.climb(problem.space, starts, rounds=ROUNDS)
         fresh = np.array(history.fresh(np.concatenate([played, climbed]).tolist()), np.intp)
         if not len(fresh):
             return []
