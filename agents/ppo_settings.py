@@ -20,7 +20,7 @@ class PPOSettings:
         lr: Learning rate of Adam.
         entropy: Weight of the policy's entropy in the loss.
         epochs: Passes over each training batch.
-        batch_steps: Steps of one training batch, in whole episodes: 16 at least, 64 at most.
+        batch_steps: Steps of one training batch, in whole episodes: 4 at least, 64 at most.
         hidden: Width of the network; with another than the default, training starts from no shipped policy.
     """
 

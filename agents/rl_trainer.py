@@ -117,7 +117,7 @@ def ppo_config(
     seed: int, units: int, limit_factors: tuple[float, float], settings: PPOSettings = DEFAULTS
 ) -> PPOConfig:
     """Return RLlib's configuration: whole episodes, a reward at their end, everything in this process."""
-    episodes = min(64, max(16, settings.batch_steps // units))
+    episodes = min(64, max(4, settings.batch_steps // units))
     batch = episodes * units
     return (
         PPOConfig()

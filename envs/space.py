@@ -72,8 +72,9 @@ class SearchSpace:
 
     @property
     def size(self) -> float:
-        """Number of plans in the space (a float: it overflows integers)."""
-        return float(np.prod(self.mask.sum(axis=1).astype(np.float64)))
+        """Number of plans in the space; a float, infinite beyond 1e308."""
+        with np.errstate(over="ignore"):
+            return float(np.prod(self.mask.sum(axis=1).astype(np.float64)))
 
 
 @dataclass(frozen=True, slots=True)
