@@ -13,6 +13,7 @@ from autoprec.agents.history import HistorySearcher
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.searcher import Problem
 from autoprec.envs.additive import Ints
+from autoprec.envs.space import Assignment
 from autoprec.envs.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -84,15 +85,22 @@ class RLSearcher(HistorySearcher):
         surrogate = Surrogate(problem.space, problem.profile, problem.goal).fit(history.trials)
         played = self._play(surrogate)
         acquisition = Acquisition(surrogate, history.trials, rng)
-        best = history.best()
         starts = played[np.argsort(-acquisition.score(played))[:CLIMBED]]
-        if best is not None:
-            starts = np.concatenate([starts, [best.assignment]])
+        if measured := self._near():
+            starts = np.concatenate([starts, np.array(measured, np.intp)])
         climbed = acquisition.climb(problem.space, starts, rounds=ROUNDS)
         fresh = np.array(history.fresh(np.concatenate([played, climbed]).tolist()), np.intp)
         if not len(fresh):
             return []
         return [tuple(plan) for plan in fresh[acquisition.choose(fresh, count)].tolist()]
+
+    def _near(self) -> list[Assignment]:
+        """Return measured plans to climb from: the best; for a whole front, members of it, spread evenly."""
+        best, front = self.history.best(), self.history.front()
+        if self.problem.goal.whole_front and front:
+            places = np.linspace(0, len(front) - 1, CLIMBED).round().astype(int)
+            return list(dict.fromkeys(front[place].assignment for place in places.tolist()))
+        return [] if best is None else [best.assignment]
 
     def _play(self, surrogate: Surrogate) -> Ints:
         """Train on the surrogate and return distinct plans that the policy plays."""
