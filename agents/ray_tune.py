@@ -28,6 +28,8 @@ from autoprec.errors import AutoPrecError, SettingError, one_line
 
 DEFAULTS = PPOSettings()
 JOURNAL = "runs.jsonl"
+TUNE_FILES = ".autoprec-tune"
+"""Folder of Tune's own files, within the journal's."""
 BATCH = 4
 """Most plans that a searcher proposes at once, as in every search."""
 HALVING = 2
@@ -196,7 +198,11 @@ def _compete(
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
-            name="tune", storage_path=str(folder), verbose=0, callbacks=[_reporter(on_report)], stop=stop
+            name=TUNE_FILES,
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[_reporter(on_report)],
+            stop=stop,
         ),
     ).fit()
     for result in results:
@@ -368,9 +374,10 @@ def _owned(folder: Path, *, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise JournalError(f"cannot use folder {str(folder)!r}: {error.strerror or error}") from error
     with lock:
-        if (folder / JOURNAL).exists() and not resume:
-            raise JournalError(f"{str(folder)!r} holds a search already; resume it, or use another folder")
-        shutil.rmtree(folder / "tune", ignore_errors=True)
+        if (folder / JOURNAL).exists():
+            if not resume:
+                raise JournalError(f"{str(folder)!r} holds a search already; resume it, or use another folder")
+            shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
         yield
 
 
