@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from autoprec.agents.coverage import ENUMERATED, CoverageSearcher
+from autoprec.agents.coverage import CoverageSearcher
 from autoprec.envs.landscape import Landscape
 from autoprec.envs.space import Trial, purpose_of
 from autoprec.errors import SettingError
@@ -84,7 +84,7 @@ def record(
     search = RuntimeSearch(parts, settings.runtimes[0])
     progress.phase("recording")
     try:
-        search.search(runs, lambda: False, CoverageSearcher(search.problem, settings.seed))
+        search.search(runs, lambda: False, CoverageSearcher(search.problem, settings.seed, runs))
     finally:
         space = search.problem.space
         landscape = Landscape(
@@ -92,7 +92,7 @@ def record(
             space=space,
             profile=search.profiled.profile,
             trials=tuple(heard),  # a search that is stopped gives nothing back
-            complete=space.size <= ENUMERATED and len(heard) == space.size,
+            complete=len(heard) == space.size,
             max_quality_drop=goal.max_quality_drop,
         )
         landscape.save(target)
