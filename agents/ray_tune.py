@@ -111,6 +111,7 @@ def tune_agents(
     budget: int,
     *,
     folder: str | Path,
+    source: str = "",
     resume: bool = False,
     halve: bool = True,
     workers: int = 1,
@@ -133,6 +134,7 @@ def tune_agents(
         candidates: The trials, distinct.
         budget: Most measured runs of all together; a plan that several ask for is measured and counted once.
         folder: Takes the journal of measured runs, from which a killed search goes on, and Tune's own files.
+        source: Says what `evaluate` measures, where the problem does not; it must be the same on resume.
         resume: Whether the folder may already hold this search; at most the run in flight is repeated.
         halve: Whether losers are stopped and winners go on.
         workers: How many candidates think at once. More than one disturbs the timing of real runs.
@@ -151,7 +153,7 @@ def tune_agents(
     first = initial_plans(problem)
     share, batch = _share(budget, len(first), len(names), halve=halve)
     target = Path(folder).resolve()
-    journal = (target / JOURNAL, _digest(problem, names, halve=halve), budget, evaluate)
+    journal = (target / JOURNAL, _digest(problem, names, source, halve=halve), budget, evaluate)
     with _owned(target, resume=resume):
         SharedRuns(*journal).close()  # what is wrong with the journal is said before Ray starts
         with _ray(target, workers + threads, len(names)):
@@ -336,10 +338,10 @@ def _candidate(data: dict[str, Any]) -> Candidate:
     return Candidate(data["searcher"], data["seed"], PPOSettings(**data["ppo"]))
 
 
-def _digest(problem: Problem, names: list[str], *, halve: bool) -> str:
+def _digest(problem: Problem, names: list[str], source: str, *, halve: bool) -> str:
     space, profile = problem.space, problem.profile
     measured = (profile.time, profile.bytes, profile.error)
-    parts = (space.units, space.mask, space.baseline, measured, asdict(problem.goal), names, halve)
+    parts = (space.units, space.mask, space.baseline, measured, asdict(problem.goal), names, source, halve)
     return Digest().feed(parts).hexdigest()
 
 
@@ -376,7 +378,9 @@ def _owned(folder: Path, *, resume: bool) -> Iterator[None]:
     with lock:
         if (folder / JOURNAL).exists():
             if not resume:
-                raise JournalError(f"{str(folder)!r} holds a search already; resume it, or use another folder")
+                raise JournalError(
+                    f"{str(folder)!r} holds a search already; resume it, or use another folder"
+                )
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
         yield
 

@@ -69,6 +69,7 @@ class Replay:
         self.space = landscape.space
         self.profile = landscape.profile
         self.max_quality_drop = landscape.max_quality_drop
+        self._landscape = landscape
         self._recorded = {trial.assignment: trial for trial in landscape.trials}
         self._good = [trial for trial in landscape.trials if trial.ok]
         if len(self._good) < FEWEST_RUNS:
@@ -103,6 +104,10 @@ class Replay:
         noise = np.random.default_rng([*plan, 0]).normal()
         held = float(self.profile.plan_bytes(self.space, plan))
         return Trial(plan, True, time * float(np.exp(TIME_NOISE * noise)), held, drop, searcher)
+
+    def digest(self) -> str:
+        """Return the digest of the landscape."""
+        return self._landscape.digest()
 
     def optimum(self, goal: Goal) -> Trial | None:
         """Return the cheapest recorded trial that meets the goal, or `None` where none does."""
