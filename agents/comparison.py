@@ -133,13 +133,13 @@ def search(landscape: Replayed, task: Task, name: str, seed: int, runs: int, obj
 
 
 def truth(landscape: Replayed, trials: Sequence[Trial]) -> list[Trial]:
-    """Return trials with the landscape's figures without noise, where it knows them."""
+    """Return trials with the landscape's figures without noise, where it knows them; NaN there: it fails."""
     figures = getattr(landscape, "figures", None)
     if figures is None or not trials:
         return list(trials)
     time, drop = figures(np.array([trial.assignment for trial in trials], np.intp))
     return [
-        replace(trial, time=float(t), drop=float(d)) if trial.ok else trial
+        replace(trial, ok=bool(np.isfinite(t)), time=float(t), drop=float(d)) if trial.ok else trial
         for trial, t, d in zip(trials, time, drop, strict=True)
     ]
 
@@ -204,7 +204,7 @@ def _climbed(landscape: Replayed, start: Trial, limit: float, objective: Objecti
         if not len(around):
             break
         judged = scaled(landscape, truth(landscape, _asked(landscape, around)), objective)
-        better = [t for t in judged if t.drop <= limit and t.time < start.time - 1e-9]
+        better = [t for t in judged if t.ok and t.drop <= limit and t.time < start.time - 1e-9]
         if not better:
             break
         start = min(better, key=lambda t: t.time)
