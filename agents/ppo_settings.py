@@ -8,6 +8,9 @@ from typing import Any
 
 from autoprec.errors import SettingError
 
+HEADS = 4
+"""Attention heads of the policy's network."""
+
 
 @dataclass(frozen=True, slots=True)
 class PPOSettings:
@@ -21,7 +24,8 @@ class PPOSettings:
         entropy: Weight of the policy's entropy in the loss.
         epochs: Passes over each training batch.
         batch_steps: Steps of one training batch, in whole episodes: 16 at least, 64 at most.
-        hidden: Width of the network; with another than the default, training starts from no shipped policy.
+        hidden: Width of the network, a multiple of `HEADS`; with another than the default, training starts
+            from no shipped policy.
     """
 
     first_iterations: int = 3
@@ -46,6 +50,8 @@ class PPOSettings:
                 raise SettingError(
                     f"PPO setting {field.name} is {value!r}; it must be {kind}, {least:g} or more"
                 )
+        if self.hidden % HEADS:
+            raise SettingError(f"PPO setting hidden is {self.hidden}; it must be a multiple of {HEADS}")
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> PPOSettings:
