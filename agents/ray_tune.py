@@ -412,6 +412,10 @@ def _ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
             number = Digest().feed(str(folder)).hexdigest()[:12]
             place = Path(tempfile.gettempdir()) / f"autoprec-{os.getuid()}-{number}"
             shutil.rmtree(place, ignore_errors=True)
+            try:
+                place.mkdir(mode=0o700)  # in a place that all may write to: not one that another user made
+            except OSError as error:
+                raise TrialError(f"cannot make {str(place)!r} for Ray: {one_line(error)}") from error
             stack.callback(shutil.rmtree, place, ignore_errors=True)
             if threading.current_thread() is threading.main_thread():
                 # Ray puts a handler of its own in this place.
