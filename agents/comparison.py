@@ -111,12 +111,21 @@ def search(landscape: Replayed, task: Task, name: str, seed: int, runs: int, obj
     problem = Problem(landscape.space, landscape.profile, goal)
     first = initial_plans(problem)
     searcher = make_searcher(name, problem, seed)
+    answering = 0.0
+
+    def evaluate(plan: Assignment, proposer: str) -> Trial:
+        nonlocal answering
+        asked = time.perf_counter()
+        trial = landscape.evaluate(plan, proposer)
+        answering += time.perf_counter() - asked
+        return trial
+
     began = time.perf_counter()
     try:
-        trials = run_search(searcher, landscape.evaluate, runs, initial=first)
+        trials = run_search(searcher, evaluate, runs, initial=first)
     finally:
         searcher.close()
-    thinking = (time.perf_counter() - began) / max(1, len(trials) - len(first))
+    thinking = (time.perf_counter() - began - answering) / max(1, len(trials) - len(first))
     judged = scaled(landscape, truth(landscape, trials), objective)
     return Search(
         landscape=landscape.name,
