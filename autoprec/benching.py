@@ -32,8 +32,10 @@ from autoprec.agents.comparison import (
 )
 from autoprec.agents.searcher import SEARCHERS
 from autoprec.envs.benchmark_set import SYNTHETIC, identity, open_landscape
+from autoprec.envs.replay import Replay
 from autoprec.envs.space import OBJECTIVES, Objective
-from autoprec.errors import SettingError
+from autoprec.errors import SettingError, one_line
+from autoprec.files import check_writable
 from autoprec.report import palette
 from autoprec.terminal import make_console
 
@@ -111,10 +113,15 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
     Raises:
         UserError: A landscape cannot be read, or the directory not be written.
     """
+    if jobs < 1:
+        raise SettingError(f"jobs is {jobs}; give 1 or more")
     for place in wanted.places:
         landscape_at(place)
+    plots = {task: out / f"{task}.html" for task in wanted.tasks}
+    figures = out / "searchers.csv"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        check_writable(out / "searches.jsonl", figures, *plots.values())
         kept = out / "searches.jsonl"
         done = _read(kept)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -142,15 +149,32 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
         )
         for place in wanted.places
     }
-    for task in wanted.tasks:
-        rows = [found for found in searches if found.task == task]
-        console.print(_table(wanted, task, rows, known))
-        _plot(wanted, task, rows, known).write_html(out / f"{task}.html", include_plotlyjs=True)
-    _write_csv(out / "searchers.csv", wanted, searches, known)
-    console.print(f"Searches: {kept}\nFigures: {out / 'searchers.csv'}\nPlots: " + ", ".join(
-        str(out / f"{task}.html") for task in wanted.tasks
-    ), soft_wrap=True)  # fmt: skip
+    try:
+        for task, plot in plots.items():
+            rows = [found for found in searches if found.task == task]
+            console.print(_table(wanted, task, rows, known))
+            _plot(wanted, task, rows, known).write_html(plot, include_plotlyjs=True)
+        _write_csv(figures, wanted, searches, known)
+    except OSError as error:
+        raise SettingError(f"out is {str(out)!r}; {one_line(error)}; the searches are kept") from error
+    _say_held_out(wanted.places, console)
+    console.print(
+        f"Searches: {kept}\nFigures: {figures}\nPlots: {', '.join(map(str, plots.values()))}", soft_wrap=True
+    )
     return 0
+
+
+def _say_held_out(places: Sequence[str], console: Console) -> None:
+    """Print how good the law is that answers for plans which were not recorded, where one does."""
+    for place in places:
+        landscape = landscape_at(place)
+        if isinstance(landscape, Replay):
+            found = landscape.held_out()
+            console.print(
+                f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error of "
+                f"time {found.time:.1%}, of the drop {found.drop:.2g} limits, rank correlation {found.order:.2f}",
+                soft_wrap=True,
+            )
 
 
 def _search_all(
@@ -205,6 +229,8 @@ def _read(file: Path) -> dict[_KEY, Search]:
                 data = json.loads(line)
             except ValueError:
                 continue
+            if not isinstance(data, dict):
+                raise ValueError(f"a line of {file.name} is {data!r}, which is no search")
             runs, objective = data.pop("runs"), data.pop("objective")
             one = Search.from_data(data)
             found[(one.landscape, one.searcher, one.task, one.seed, objective, runs)] = one
