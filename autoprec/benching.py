@@ -171,8 +171,8 @@ def _say_held_out(places: Sequence[str], console: Console) -> None:
         if isinstance(landscape, Replay):
             found = landscape.held_out()
             console.print(
-                f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error of "
-                f"time {found.time:.1%}, of the drop {found.drop:.2g} limits, rank correlation {found.order:.2f}",
+                f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error "
+                f"of time {found.time:.1%}, of drop {found.drop:.2g} limits, rank correlation {found.order:.2f}",
                 soft_wrap=True,
             )
 
