@@ -172,7 +172,7 @@ def _say_held_out(places: Sequence[str], console: Console) -> None:
             found = landscape.held_out()
             console.print(
                 f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error "
-                f"of time {found.time:.1%}, of drop {found.drop:.2g} limits, rank correlation {found.order:.2f}",
+                f"of time {found.time:.1%}, of drop {found.drop:.2g} limits, rank order {found.order:.2f}",
                 soft_wrap=True,
             )
 
