@@ -30,6 +30,7 @@ def record(
 
     Every run goes into the store as it finishes, and counts as measured when the same workload is recorded
     again: a recording that was stopped goes on where it was. A space of up to `runs` plans is recorded whole.
+    A landscape of the same space that holds more runs is not overwritten.
 
     Args:
         workload: What `load_workload` takes.
@@ -41,7 +42,7 @@ def record(
 
     Raises:
         UserError: The workload or a setting cannot be used, or the file cannot be written.
-        KeyboardInterrupt: The user stopped it; what was measured is in the file and in the store.
+        KeyboardInterrupt: The user stopped it; what was measured is in the store, and in the file where that held no more.
     """
     if runs < 1:
         raise SettingError(f"runs is {runs}; at least 1 plan is measured")
