@@ -42,7 +42,7 @@ def record(
 
     Raises:
         UserError: The workload or a setting cannot be used, or the file cannot be written.
-        KeyboardInterrupt: The user stopped it; what was measured is kept in the store and, as above, in the file.
+        KeyboardInterrupt: The user stopped it; what was measured is kept.
     """
     if runs < 1:
         raise SettingError(f"runs is {runs}; at least 1 plan is measured")
