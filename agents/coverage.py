@@ -10,11 +10,9 @@ import numpy as np
 from autoprec.agents.acquisition import FRONT_LIMITS
 from autoprec.agents.history import HistorySearcher, random_plan
 from autoprec.agents.ilp import solve_knapsack
+from autoprec.agents.searcher import Problem
 from autoprec.envs.space import Assignment
 from autoprec.envs.surrogate import Surrogate
-
-ENUMERATED = 20_000
-"""Spaces up to this many plans are walked through in order, so that they can be recorded whole."""
 
 
 class CoverageSearcher(HistorySearcher):
@@ -23,14 +21,24 @@ class CoverageSearcher(HistorySearcher):
     Of every batch a half are plans that the knapsack likes under a limit drawn log-uniformly over three
     decades, in worlds drawn from the posterior; a quarter change a random share of the lossless plan; and a
     quarter change one to three units of a plan on the front so far. A replay that is fitted to such runs is
-    best where searchers look, and is not blind elsewhere. Small spaces are walked through plan by plan.
+    best where searchers look, and is not blind elsewhere. A space that the runs can record whole is walked
+    through plan by plan.
+
+    Args:
+        problem: The problem.
+        seed: Its seed.
+        runs: How many runs there will be in all.
     """
 
     name = "coverage"
 
+    def __init__(self, problem: Problem, seed: int, runs: int) -> None:
+        super().__init__(problem, seed)
+        self.runs = runs
+
     def _candidates(self, count: int, rng: np.random.Generator) -> Iterable[Sequence[int]]:
         space = self.problem.space
-        if space.size <= ENUMERATED:
+        if space.size <= self.runs:
             return itertools.product(*(space.choices(unit) for unit in range(len(space.units))))
         surrogate = Surrogate(space, self.problem.profile, self.problem.goal).fit(self.history.trials)
         plans: list[Assignment] = []

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoprec.agents.ppo_settings import HEADS
 from autoprec.envs.episodes import FORMAT_FEATURES, GOAL_FEATURES, TOTAL_FEATURES
 from autoprec.envs.segments import PROGRESS_FEATURES, SEGMENT_FEATURES, SEGMENTS
 from autoprec.envs.space import FEATURES
@@ -22,8 +23,8 @@ TRAITS: tuple[str, ...] = (
     "bits", "float_weight", "float_activation", "same_type", "weight_scale", "activation_scale",
 )  # fmt: skip
 """What is known of a format by its name alone."""
-HIDDEN, LAYERS, HEADS = 64, 1, 4
-"""Width, transformer layers and attention heads of the policies that are trained."""
+HIDDEN, LAYERS = 64, 1
+"""Width and transformer layers of the policies that are trained."""
 INPUTS = {
     "unit_layer.weight": "unit_features",
     "format_layer.weight": "format_features",

@@ -28,6 +28,8 @@ from autoprec.errors import AutoPrecError, SettingError, one_line
 
 DEFAULTS = PPOSettings()
 JOURNAL = "runs.jsonl"
+TUNE_FILES = ".autoprec-tune"
+"""Folder of Tune's own files, within the journal's."""
 BATCH = 4
 """Most plans that a searcher proposes at once, as in every search."""
 HALVING = 2
@@ -109,6 +111,7 @@ def tune_agents(
     budget: int,
     *,
     folder: str | Path,
+    source: str = "",
     resume: bool = False,
     halve: bool = True,
     workers: int = 1,
@@ -131,6 +134,7 @@ def tune_agents(
         candidates: The trials, distinct.
         budget: Most measured runs of all together; a plan that several ask for is measured and counted once.
         folder: Takes the journal of measured runs, from which a killed search goes on, and Tune's own files.
+        source: Says what `evaluate` measures, where the problem does not; it must be the same on resume.
         resume: Whether the folder may already hold this search; at most the run in flight is repeated.
         halve: Whether losers are stopped and winners go on.
         workers: How many candidates think at once. More than one disturbs the timing of real runs.
@@ -149,7 +153,7 @@ def tune_agents(
     first = initial_plans(problem)
     share, batch = _share(budget, len(first), len(names), halve=halve)
     target = Path(folder).resolve()
-    journal = (target / JOURNAL, _digest(problem, names, halve=halve), budget, evaluate)
+    journal = (target / JOURNAL, _digest(problem, names, source, halve=halve), budget, evaluate)
     with _owned(target, resume=resume):
         SharedRuns(*journal).close()  # what is wrong with the journal is said before Ray starts
         with _ray(target, workers + threads, len(names)):
@@ -196,7 +200,11 @@ def _compete(
             trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
-            name="tune", storage_path=str(folder), verbose=0, callbacks=[_reporter(on_report)], stop=stop
+            name=TUNE_FILES,
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[_reporter(on_report)],
+            stop=stop,
         ),
     ).fit()
     for result in results:
@@ -330,10 +338,10 @@ def _candidate(data: dict[str, Any]) -> Candidate:
     return Candidate(data["searcher"], data["seed"], PPOSettings(**data["ppo"]))
 
 
-def _digest(problem: Problem, names: list[str], *, halve: bool) -> str:
+def _digest(problem: Problem, names: list[str], source: str, *, halve: bool) -> str:
     space, profile = problem.space, problem.profile
     measured = (profile.time, profile.bytes, profile.error)
-    parts = (space.units, space.mask, space.baseline, measured, asdict(problem.goal), names, halve)
+    parts = (space.units, space.mask, space.baseline, measured, asdict(problem.goal), names, source, halve)
     return Digest().feed(parts).hexdigest()
 
 
@@ -368,9 +376,12 @@ def _owned(folder: Path, *, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise JournalError(f"cannot use folder {str(folder)!r}: {error.strerror or error}") from error
     with lock:
-        if (folder / JOURNAL).exists() and not resume:
-            raise JournalError(f"{str(folder)!r} holds a search already; resume it, or use another folder")
-        shutil.rmtree(folder / "tune", ignore_errors=True)
+        if (folder / JOURNAL).exists():
+            if not resume:
+                raise JournalError(
+                    f"{str(folder)!r} holds a search already; resume it, or use another folder"
+                )
+            shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
         yield
 
 
@@ -401,6 +412,10 @@ def _ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
             number = Digest().feed(str(folder)).hexdigest()[:12]
             place = Path(tempfile.gettempdir()) / f"autoprec-{os.getuid()}-{number}"
             shutil.rmtree(place, ignore_errors=True)
+            try:
+                place.mkdir(mode=0o700)  # in a place that all may write to: not one that another user made
+            except OSError as error:
+                raise TrialError(f"cannot make {str(place)!r} for Ray: {one_line(error)}") from error
             stack.callback(shutil.rmtree, place, ignore_errors=True)
             if threading.current_thread() is threading.main_thread():
                 # Ray puts a handler of its own in this place.

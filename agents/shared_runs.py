@@ -42,6 +42,8 @@ class _Run(_Record):
     time: Finite | None
     bytes: Finite | None
     drop: Finite | None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    drop_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class _Given(_Record):
@@ -112,6 +114,8 @@ class SharedRuns:
                 time=_null(trial.time),
                 bytes=_null(trial.bytes),
                 drop=_null(trial.drop),
+                share=trial.share,
+                drop_error=trial.drop_error,
             )
         else:
             trial, run = self._runs[number], number
@@ -204,7 +208,8 @@ class SharedRuns:
             trial = self._runs[run]
         else:
             plan = tuple(FORMAT_NAMES.index(name) for name in run.formats)
-            trial = Trial(plan, run.ok, _nan(run.time), _nan(run.bytes), _nan(run.drop), record.searcher)
+            figures = (_nan(run.time), _nan(run.bytes), _nan(run.drop))
+            trial = Trial(plan, run.ok, *figures, record.searcher, run.share, run.drop_error)
         self._take(record.to, record.searcher, trial, new=not isinstance(run, int))
 
 

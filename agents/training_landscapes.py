@@ -102,13 +102,9 @@ def _recorded_world(landscape: Landscape, rng: np.random.Generator) -> World:
 
 
 def _truth_of(landscape: SyntheticLandscape) -> Truth:
-    fails = np.zeros(landscape.space.mask.shape, np.bool_)
-    for pair in landscape.failing:
-        fails[pair] = True
-
     def judge(plans: NDArray[np.intp]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        fail = np.asarray(fails[np.arange(plans.shape[1]), plans].any(axis=1))
-        return (*landscape.figures(plans), ~fail)
+        time, drop = landscape.figures(plans)
+        return time, drop, ~np.isnan(time)
 
     return judge
 

@@ -14,10 +14,10 @@ from rich.table import Table
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.ray_tune import Candidate, Outcome, TunedAgents, tune_agents
 from autoprec.agents.searcher import Problem
-from autoprec.envs.benchmark_set import open_landscape
+from autoprec.envs.benchmark_set import identity, open_landscape
 from autoprec.envs.space import OBJECTIVES, Goal, Objective
-from autoprec.errors import SettingError
-from autoprec.files import write_in_one_step
+from autoprec.errors import SettingError, one_line
+from autoprec.files import check_writable, write_in_one_step
 from autoprec.terminal import make_console
 
 INTERRUPTED = 130
@@ -72,6 +72,8 @@ def run_bench_tune(
     kind: Objective = objective
     goal = Goal(kind, source.max_quality_drop if limit is None else limit)
     problem = Problem(source.space, source.profile, goal)
+    if out.is_dir():
+        check_writable(out / RESULT)
     try:
         tuned = tune_agents(
             problem,
@@ -79,6 +81,7 @@ def run_bench_tune(
             make_candidates(searchers, seeds, ppo),
             runs,
             folder=out,
+            source=identity(source),
             resume=resume,
             halve=not equal,
             workers=workers,
@@ -89,7 +92,10 @@ def run_bench_tune(
         return INTERRUPTED
     show(console, problem, tuned, f"{source.name}, {len(tuned.runs)} of {runs} measured runs")
     path = out / RESULT
-    write_in_one_step(path, (json.dumps(result_data(problem, tuned), indent=2) + "\n").encode())
+    try:
+        write_in_one_step(path, (json.dumps(result_data(problem, tuned), indent=2) + "\n").encode())
+    except OSError as error:
+        raise SettingError(f"cannot write {str(path)!r}: {one_line(error)}; the runs are kept") from error
     console.print(f"Result: {path}", soft_wrap=True)
     return 0 if tuned.outcomes[0].best is not None else 1
 

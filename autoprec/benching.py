@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.table import Table
 from scipy.stats import bootstrap
@@ -29,13 +31,18 @@ from autoprec.agents.comparison import (
     search,
 )
 from autoprec.agents.searcher import SEARCHERS
-from autoprec.envs.benchmark_set import SYNTHETIC, open_landscape
+from autoprec.envs.benchmark_set import SYNTHETIC, identity, open_landscape
+from autoprec.envs.replay import Replay
 from autoprec.envs.space import OBJECTIVES, Objective
-from autoprec.errors import SettingError
+from autoprec.errors import SettingError, one_line
+from autoprec.files import check_writable
 from autoprec.report import palette
 from autoprec.terminal import make_console
 
+INTERRUPTED = 130
 landscape_at = cache(open_landscape)
+_KEY = tuple[str, str, str, int, str, int]
+"""Landscape, searcher, task, seed, objective and runs of a search."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Wanted:
             if name not in SEARCHERS:
                 raise SettingError(f"unknown searcher {name!r}; use one of {', '.join(SEARCHERS)}")
         numbers = budgets.split(",")
-        if not all(number.isdigit() and int(number) > 0 for number in numbers):
+        if not all(number.isdecimal() and int(number) > 0 for number in numbers):
             raise SettingError(f"runs is {budgets!r}; give numbers above 0 with commas: 10,50,100")
         asked = [task for task in TASKS if task in tasks.split(",")]
         if len(asked) != len(tasks.split(",")):
@@ -106,36 +113,31 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
     Raises:
         UserError: A landscape cannot be read, or the directory not be written.
     """
+    if jobs < 1:
+        raise SettingError(f"jobs is {jobs}; give 1 or more")
     for place in wanted.places:
         landscape_at(place)
+    plots = {task: out / f"{task}.html" for task in wanted.tasks}
+    figures = out / "searchers.csv"
     try:
         out.mkdir(parents=True, exist_ok=True)
+        check_writable(out / "searches.jsonl", figures, *plots.values())
         kept = out / "searches.jsonl"
         done = _read(kept)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(f"out is {str(out)!r}; it cannot be used: {error}") from error
     runs = wanted.budgets[-1]
-    names = {place: landscape_at(place).name for place in wanted.places}
+    names = {place: identity(landscape_at(place)) for place in wanted.places}
     open_ = [
         key for key in wanted.searches()
         if (names[key[0]], key[2], key[1], key[3], wanted.objective, runs) not in done
     ]  # fmt: skip
     console = make_console()
-    # A fork would inherit torch's and BLAS's threads in any state.
-    with (
-        Bars(console=console, transient=True) as bars,
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
-        kept.open("a", encoding="utf-8") as file,
-    ):
-        task_id = bars.add_task("searching", total=len(open_))
-        pending = {pool.submit(_one, key, runs, wanted.objective): key for key in open_}
-        for future in as_completed(pending):
-            found = future.result()
-            done[(found.landscape, found.searcher, found.task, found.seed, wanted.objective, runs)] = found
-            line = {"runs": runs, "objective": wanted.objective, **found.to_data()}
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            bars.advance(task_id)
+    try:
+        _search_all(open_, wanted, jobs, kept, done, console)
+    except KeyboardInterrupt:
+        console.print("\nStopped. Finished searches are kept: the same command goes on.")
+        return INTERRUPTED
     asked = {
         (names[place], name, task, seed, wanted.objective, runs)
         for place, task, name, seed in wanted.searches()
@@ -147,23 +149,78 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
         )
         for place in wanted.places
     }
-    for task in wanted.tasks:
-        rows = [found for found in searches if found.task == task]
-        console.print(_table(wanted, task, rows, known))
-        _plot(wanted, task, rows, known).write_html(out / f"{task}.html", include_plotlyjs=True)
-    _write_csv(out / "searchers.csv", wanted, searches, known)
-    console.print(f"Searches: {kept}\nFigures: {out / 'searchers.csv'}\nPlots: " + ", ".join(
-        str(out / f"{task}.html") for task in wanted.tasks
-    ), soft_wrap=True)  # fmt: skip
+    try:
+        for task, plot in plots.items():
+            rows = [found for found in searches if found.task == task]
+            console.print(_table(wanted, task, rows, known))
+            _plot(wanted, task, rows, known).write_html(plot, include_plotlyjs=True)
+        _write_csv(figures, wanted, searches, known)
+    except OSError as error:
+        raise SettingError(f"out is {str(out)!r}; {one_line(error)}; the searches are kept") from error
+    _say_held_out(wanted.places, console)
+    console.print(
+        f"Searches: {kept}\nFigures: {figures}\nPlots: {', '.join(map(str, plots.values()))}", soft_wrap=True
+    )
     return 0
+
+
+def _say_held_out(places: Sequence[str], console: Console) -> None:
+    """Print how good the law is that answers for plans which were not recorded, where one does."""
+    for place in places:
+        landscape = landscape_at(place)
+        if isinstance(landscape, Replay):
+            found = landscape.held_out()
+            console.print(
+                f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error "
+                f"of time {found.time:.1%}, of drop {found.drop:.2g} limits, rank order {found.order:.2f}",
+                soft_wrap=True,
+            )
+
+
+def _search_all(
+    keys: Sequence[tuple[str, Task, str, int]], wanted: Wanted, jobs: int, kept: Path,
+    done: dict[_KEY, Search], console: Console,
+) -> None:  # fmt: skip
+    """Search in processes; whatever ends it, every search that ended is written and in `done`."""
+    runs = wanted.budgets[-1]
+    with Bars(console=console, transient=True) as bars, kept.open("a", encoding="utf-8") as file:
+        task_id = bars.add_task("searching", total=len(keys))
+
+        def keep(found: Search) -> None:
+            key = (found.landscape, found.searcher, found.task, found.seed, wanted.objective, runs)
+            if key not in done:
+                done[key] = found
+                line = {"runs": runs, "objective": wanted.objective, **found.to_data()}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                bars.advance(task_id)
+
+        # A fork would inherit torch's and BLAS's threads in any state.
+        pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        pending: list[Future[Search]] = []
+        try:
+            # Ctrl-C reaches the whole group; processes inherit that it is blocked, and end their search.
+            before = pthread_sigmask(SIG_BLOCK, {SIGINT})
+            try:
+                pending += [pool.submit(_one, key, runs, wanted.objective) for key in keys]
+            finally:
+                pthread_sigmask(SIG_SETMASK, before)
+            for future in as_completed(pending):
+                keep(future.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+            for future in pending:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    keep(future.result())
 
 
 def _one(key: tuple[str, Task, str, int], runs: int, objective: Objective) -> Search:
     place, task, name, seed = key
-    return search(landscape_at(place), task, name, seed, runs, objective)
+    landscape = landscape_at(place)
+    return replace(search(landscape, task, name, seed, runs, objective), landscape=identity(landscape))
 
 
-def _read(file: Path) -> dict[tuple[str, str, str, int, str, int], Search]:
+def _read(file: Path) -> dict[_KEY, Search]:
     """Return the searches that a file holds; a last line that was cut short is passed over."""
     found = {}
     if file.exists():
@@ -172,6 +229,8 @@ def _read(file: Path) -> dict[tuple[str, str, str, int, str, int], Search]:
                 data = json.loads(line)
             except ValueError:
                 continue
+            if not isinstance(data, dict):
+                raise ValueError(f"a line of {file.name} is {data!r}, which is no search")
             runs, objective = data.pop("runs"), data.pop("objective")
             one = Search.from_data(data)
             found[(one.landscape, one.searcher, one.task, one.seed, objective, runs)] = one

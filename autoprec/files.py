@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
+
+from autoprec.errors import SettingError
 
 
 def write_in_one_step(target: Path, content: bytes) -> None:
@@ -24,3 +27,16 @@ def write_in_one_step(target: Path, content: bytes) -> None:
         if part is not None:
             part.unlink(missing_ok=True)
         raise
+
+
+def check_writable(*targets: Path) -> None:
+    """Say before hours of work that a file could not be written after them.
+
+    Raises:
+        SettingError: One is a directory, or it or its directory cannot be written to.
+    """
+    for target in targets:
+        if target.is_dir():
+            raise SettingError(f"cannot write {str(target)!r}: it is a directory; name another place")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise SettingError(f"cannot write {str(target)!r}: no permission; name another place")

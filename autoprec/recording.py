@@ -8,10 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from autoprec.agents.coverage import ENUMERATED, CoverageSearcher
-from autoprec.envs.landscape import Landscape
-from autoprec.envs.space import Trial, purpose_of
-from autoprec.errors import SettingError
+import numpy as np
+
+from autoprec.agents.coverage import CoverageSearcher
+from autoprec.envs.landscape import Landscape, LandscapeError
+from autoprec.envs.space import SearchSpace, Trial, purpose_of
+from autoprec.errors import SettingError, StoreError
+from autoprec.lock import JobRunningError, job_lock
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.runtime_search import JobParts, RuntimeSearch
@@ -27,6 +30,7 @@ def record(
 
     Every run goes into the store as it finishes, and counts as measured when the same workload is recorded
     again: a recording that was stopped goes on where it was. A space of up to `runs` plans is recorded whole.
+    A landscape of the same space that holds more runs is not overwritten.
 
     Args:
         workload: What `load_workload` takes.
@@ -38,14 +42,16 @@ def record(
 
     Raises:
         UserError: The workload or a setting cannot be used, or the file cannot be written.
-        KeyboardInterrupt: The user stopped it; what was measured is in the file and in the store.
+        KeyboardInterrupt: The user stopped it; what was measured is kept.
     """
     if runs < 1:
         raise SettingError(f"runs is {runs}; at least 1 plan is measured")
     if len(settings.runtimes) > 1:
         raise SettingError("a landscape is of one runtime: give --runtime eager or another, not all")
-    if not os.access(target.parent, os.W_OK):
-        raise SettingError(f"out is {str(target)!r}; its directory cannot be written to: name another")
+    if target.is_dir() or not os.access(target.parent, os.W_OK):
+        raise SettingError(
+            f"out is {str(target)!r}; its directory cannot be written to, or it is one: name another"
+        )
     started = time.perf_counter()
     progress.phase("preparing")
     prepared = prepare(workload, purpose_of(settings.objective), settings.groups, settings.exclude)
@@ -53,13 +59,16 @@ def record(
     goal, _ = settings.goal(
         min(abs(measurer.baseline_quality(split)) for split in measurer.splits), measurer.baseline_bytes
     )
-    job = Job(
-        id=uuid.uuid4().hex[:10],
-        workload=settings.workload,
-        settings=settings.model_dump(mode="json") | {"recording": True},
-        settings_key=f"record {settings.key}"[:32],
-    )
-    store.create_job(job)
+    key = f"record {settings.key}"[:32]
+    job = store.resumable_job(key)
+    if job is None:
+        job = Job(
+            id=uuid.uuid4().hex[:10],
+            workload=settings.workload,
+            settings=settings.model_dump(mode="json") | {"recording": True},
+            settings_key=key,
+        )
+        store.create_job(job)
     heard: list[Trial] = []
 
     def hear(trial: Trial) -> None:
@@ -81,10 +90,31 @@ def record(
         drop_dominated=False,
         slices=False,
     )
-    search = RuntimeSearch(parts, settings.runtimes[0])
-    progress.phase("recording")
     try:
-        search.search(runs, lambda: False, CoverageSearcher(search.problem, settings.seed))
+        # One job as long as it is not finished: a plan that takes the process down twice counts as failed.
+        with job_lock(job.id):
+            store.update_job(job.id, state="running", message="")
+            found = _record(parts, runs, target, heard)
+    except JobRunningError:
+        raise  # it is another process's, and stays in the state that it says
+    except KeyboardInterrupt:
+        store.update_job(job.id, state="interrupted")
+        raise
+    except StoreError:
+        raise  # the store cannot be told
+    except Exception as error:
+        store.update_job(job.id, state="failed", message=f"{type(error).__name__}: {error}"[:2000])
+        raise
+    store.update_job(job.id, state="finished", phase="recorded")
+    return found
+
+
+def _record(parts: JobParts, runs: int, target: Path, heard: list[Trial]) -> Landscape:
+    settings = parts.settings
+    search = RuntimeSearch(parts, settings.runtimes[0])
+    parts.phase("recording", "", None)
+    try:
+        search.search(runs, lambda: False, CoverageSearcher(search.problem, settings.seed, runs))
     finally:
         space = search.problem.space
         landscape = Landscape(
@@ -92,9 +122,23 @@ def record(
             space=space,
             profile=search.profiled.profile,
             trials=tuple(heard),  # a search that is stopped gives nothing back
-            complete=space.size <= ENUMERATED and len(heard) == space.size,
-            max_quality_drop=goal.max_quality_drop,
+            complete=len(heard) == space.size,
+            max_quality_drop=parts.goal.max_quality_drop,
         )
-        landscape.save(target)
-        store.update_job(job.id, state="finished", phase="recorded")
+        if (held := _runs_of(target, space)) > len(heard):
+            parts.note(
+                f"{target} is left as it is: it holds {held} runs, not {len(heard)}; move it to have these"
+            )
+        else:
+            landscape.save(target)
     return landscape
+
+
+def _runs_of(target: Path, space: SearchSpace) -> int:
+    """Return how many runs a landscape file of the same space holds; 0 where it is none."""
+    try:
+        found = Landscape.load(target)
+    except LandscapeError:
+        return 0
+    same = found.space.units == space.units and found.space.baseline == space.baseline
+    return len(found.trials) if same and np.array_equal(found.space.mask, space.mask) else 0

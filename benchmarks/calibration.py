@@ -34,6 +34,7 @@ RECORDED = (
 RUNS = (12, 25, 50, 100)
 SEEDS = 4
 HELD_OUT = 400
+SYNTHETIC_RUNS = 160
 COVERAGE = 0.9
 
 
@@ -60,7 +61,8 @@ def _recorded(seed: int) -> Landscape:
     """Record a synthetic landscape at plans that cover it."""
     source = benchmark_landscape(seed)
     problem = Problem(source.space, source.profile, Goal("latency", source.max_quality_drop, True))
-    trials = run_search(CoverageSearcher(problem, 0), source.evaluate, 160, initial=initial_plans(problem))
+    searcher = CoverageSearcher(problem, 0, SYNTHETIC_RUNS)
+    trials = run_search(searcher, source.evaluate, SYNTHETIC_RUNS, initial=initial_plans(problem))
     return Landscape(source.name, source.space, source.profile, tuple(trials), False, source.max_quality_drop)
 
 

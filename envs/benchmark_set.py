@@ -34,9 +34,16 @@ def open_landscape(place: str) -> Landscape | Replay | SyntheticLandscape:
         found = Landscape.load(place)
         return found if found.complete else Replay(found)
     number = place.removeprefix(SYNTHETIC)
-    if not number.isdigit():
+    if not number.isdecimal():
         raise SettingError(f"landscape is {place!r}; write {SYNTHETIC}SEED with a whole number")
     return benchmark_landscape(int(number))
+
+
+def identity(landscape: Landscape | Replay | SyntheticLandscape) -> str:
+    """Return a name that no other landscape has: a recorded one's with a digest of its content."""
+    if isinstance(landscape, SyntheticLandscape):
+        return landscape.name
+    return f"{landscape.name} {landscape.digest()[:8]}"
 
 
 def benchmark_landscape(seed: int) -> SyntheticLandscape:

@@ -7,6 +7,7 @@ are kept by name, so a landscape written before a format was added to the vocabu
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,10 @@ class Landscape:
                 "record it, or search a complete landscape"
             )
         return replace(trial, searcher=searcher)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content: two recordings of one workload differ, though not by name."""
+        return hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()
 
     def optimum(self, goal: Goal) -> Trial | None:
         """Return the cheapest recorded trial that meets the goal, or `None` where none does."""

@@ -37,7 +37,8 @@ class HeldOut:
 
     Attributes:
         time: Median of the relative errors of time.
-        drop: Median error of the drop, in units of the landscape's limit, over runs below 10 limits.
+        drop: Median error of the drop, in units of the landscape's limit, over runs below 10 limits; NaN
+            where the limit is 0 or there is no such run.
         order: Spearman's rank correlation of predicted and recorded drops.
         runs: Recorded runs.
     """
@@ -69,6 +70,7 @@ class Replay:
         self.space = landscape.space
         self.profile = landscape.profile
         self.max_quality_drop = landscape.max_quality_drop
+        self._landscape = landscape
         self._recorded = {trial.assignment: trial for trial in landscape.trials}
         self._good = [trial for trial in landscape.trials if trial.ok]
         if len(self._good) < FEWEST_RUNS:
@@ -104,6 +106,10 @@ class Replay:
         held = float(self.profile.plan_bytes(self.space, plan))
         return Trial(plan, True, time * float(np.exp(TIME_NOISE * noise)), held, drop, searcher)
 
+    def digest(self) -> str:
+        """Return the digest of the landscape."""
+        return self._landscape.digest()
+
     def optimum(self, goal: Goal) -> Trial | None:
         """Return the cheapest recorded trial that meets the goal, or `None` where none does."""
         return best_trial(tuple(self._recorded.values()), goal)
@@ -117,10 +123,11 @@ class Replay:
         for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(plans):
             law = _Law(self.space, self.max_quality_drop, [self._good[i] for i in train])
             expected[:, test] = law.figures(plans[test])
-        mild = drop < 10 * self.max_quality_drop
+        limit = self.max_quality_drop
+        mild = np.abs(expected[1] - drop)[drop < 10 * limit]
         return HeldOut(
             time=float(np.median(np.abs(expected[0] / time - 1))),
-            drop=float(np.median(np.abs(expected[1] - drop)[mild]) / self.max_quality_drop),
+            drop=float(np.median(mild) / limit) if limit > 0 and len(mild) else float("nan"),
             order=float(spearmanr(expected[1], drop).statistic),
             runs=len(plans),
         )

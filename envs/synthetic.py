@@ -87,13 +87,17 @@ class SyntheticLandscape:
     seed: int
 
     def figures(self, assignments: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return noise-free relative times and drops of plans `[N, U]`."""
+        """Return noise-free relative times and drops of plans `[N, U]`; NaN where the plan fails."""
         rows = np.arange(len(self.space.units))
         damage = self.true_damage[rows, assignments]
         coupled = self.coupling * np.sqrt(damage[:, 1:] * damage[:, :-1])
         total = np.power(damage.sum(axis=1) + coupled.sum(axis=1), self.root)
         drop = self.ceiling * -np.expm1(-total / self.ceiling)
-        return self.true_rest + self.true_time[rows, assignments].sum(axis=1), drop
+        time = self.true_rest + self.true_time[rows, assignments].sum(axis=1)
+        fails = np.zeros(len(assignments), np.bool_)
+        for unit, index in self.failing:
+            fails |= assignments[:, unit] == index
+        return np.where(fails, np.nan, time), np.where(fails, np.nan, drop)
 
     def evaluate(self, assignment: Assignment, searcher: str) -> Trial:
         """Return the measured run of a plan.
@@ -105,9 +109,9 @@ class SyntheticLandscape:
             raise LandscapeError(
                 f"{assignment} is no plan of the landscape {self.name!r}: check it by its mask"
             )
-        if any((unit, index) in self.failing for unit, index in enumerate(assignment)):
-            return Trial(tuple(assignment), False, np.nan, np.nan, np.nan, searcher)
         time, drop = self.figures(np.array([assignment], np.intp))
+        if np.isnan(time[0]):
+            return Trial(tuple(assignment), False, np.nan, np.nan, np.nan, searcher)
         noise = np.random.default_rng([self.seed, *(int(index) for index in assignment)]).normal(size=2)
         return Trial(
             assignment=tuple(assignment),
@@ -134,11 +138,8 @@ class SyntheticLandscape:
             SettingError: The space has more plans than `BRUTE_FORCE_LIMIT`.
         """
         plans = np.array(list(all_plans(self.space)), np.intp)
-        failing = np.zeros(len(plans), np.bool_)
-        for unit, index in self.failing:
-            failing |= plans[:, unit] == index
-        plans = plans[~failing]
         time, drop = self.figures(plans)
+        plans, time, drop = (values[~np.isnan(time)] for values in (plans, time, drop))
         held = [float(self.profile.plan_bytes(self.space, plan)) for plan in plans.tolist()]
         trials = [
             Trial(tuple(plan), True, float(t), b, float(d), "exhaustive")
