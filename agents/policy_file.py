@@ -116,7 +116,8 @@ def import_policy(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def _network() -> dict[str, int]:
-    from autoprec.agents.policy_network import HEADS, HIDDEN, LAYERS
+    from autoprec.agents.policy_network import HIDDEN, LAYERS
+    from autoprec.agents.ppo_settings import HEADS
 
     return {"hidden": HIDDEN, "layers": LAYERS, "heads": HEADS}
 

@@ -16,21 +16,16 @@ HEADS = 4
 class PPOSettings:
     """How the policy of a search is trained.
 
-        Attributes:
-            first_iterations: Iterations before the first proposal. On eight synthetic landscapes 8 and 3 of them
-                found no better plans than 3 and 1, at twice the thinking.
-            iterations: Iterations before every later proposal.
-            lr: Learning rate of Adam.
-            entropy: Weight of the policy's entropy in the loss.
-            epochs: Passes over each training batch.
-    <<<<<<< HEAD
-            batch_steps: Steps of one training batch, in whole episodes: 4 at least, 64 at most.
-            hidden: Width of the network; with another than the default, training starts from no shipped policy.
-    =======
-            batch_steps: Steps of one training batch, in whole episodes: 16 at least, 64 at most.
-            hidden: Width of the network, a multiple of `HEADS`; with another than the default, training starts
-                from no shipped policy.
-    >>>>>>> mend2
+    Attributes:
+        first_iterations: Iterations before the first proposal. On eight synthetic landscapes 8 and 3 of them
+            found no better plans than 3 and 1, at twice the thinking.
+        iterations: Iterations before every later proposal.
+        lr: Learning rate of Adam.
+        entropy: Weight of the policy's entropy in the loss.
+        epochs: Passes over each training batch.
+        batch_steps: Steps of one training batch, in whole episodes: 4 at least, 64 at most.
+        hidden: Width of the network, a multiple of `HEADS`; with another than the default, training starts
+            from no shipped policy.
     """
 
     first_iterations: int = 3

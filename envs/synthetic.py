@@ -139,7 +139,8 @@ class SyntheticLandscape:
         """
         plans = np.array(list(all_plans(self.space)), np.intp)
         time, drop = self.figures(plans)
-        plans, time, drop = (values[~np.isnan(time)] for values in (plans, time, drop))
+        runs = ~np.isnan(time)
+        plans, time, drop = plans[runs], time[runs], drop[runs]
         held = [float(self.profile.plan_bytes(self.space, plan)) for plan in plans.tolist()]
         trials = [
             Trial(tuple(plan), True, float(t), b, float(d), "exhaustive")
