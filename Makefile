@@ -43,6 +43,7 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf build dist *.egg-info plan.json report.html model.onnx autoprec-out
+	rm -rf build dist *.egg-info plan.json report.html autoprec-out autoprec-bench autoprec-tune
+	rm -f model.onnx model-*.onnx model.onnx.data
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

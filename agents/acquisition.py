@@ -53,7 +53,9 @@ class Acquisition:
         start = surrogate.profile.baseline_bytes if self._goal.objective == "memory" else 1.0
         self._unit = float(max(start, 1e-12))
         usable = [
-            t for t in trials if t.ok and (self._goal.max_bytes is None or t.bytes <= self._goal.max_bytes)
+            t
+            for t in trials
+            if t.ok and t.share == 1 and (self._goal.max_bytes is None or t.bytes <= self._goal.max_bytes)
         ]
         costs = np.array([trial.cost(self._goal) for trial in usable]) / self._unit
         drops = np.array([trial.drop for trial in usable])

@@ -22,7 +22,6 @@ def run_search(
     already: Sequence[Trial] = (),
     batch: int = 4,
     should_stop: Callable[[], bool] = lambda: False,
-    on_propose: Callable[[Sequence[Assignment]], None] = lambda plans: None,
 ) -> list[Trial]:
     """Search until the budget is spent, the space is exhausted or `should_stop` says so.
 
@@ -35,7 +34,6 @@ def run_search(
         already: Trials of an earlier run of this search, in order, to go on from.
         batch: Most plans asked for at once; the searcher learns between batches.
         should_stop: Asked before every run.
-        on_propose: Told of every batch before it is measured.
 
     Returns:
         Every trial, `already` first.
@@ -66,7 +64,6 @@ def run_search(
         if should_stop():
             break
         plans = searcher.propose(batch if budget is None else min(batch, budget - len(trials)))
-        on_propose(plans)
         if not plans or not measure(plans, [searcher.proposer(plan) for plan in plans]):
             break
     return trials

@@ -99,7 +99,9 @@ def pretrain(
         seed: Fixes the workloads, the network and its training.
         iterations: How many iterations it is to have had.
         recorded: Recorded landscapes to train on beside synthetic ones.
-        start: A policy of the same recipe to go on with; what PPO's optimiser remembers is not in it.
+        start: A policy of the same recipe to go on with. It holds the averaged weights: the learner goes on
+            from these and not from its own, without what PPO's optimiser remembers. So a training that was
+            stopped does not give the policy that it would have given at one go.
         progress: Told the iterations done and the last mean reward.
         keep: Given the policy so far every `KEEP_EVERY` iterations.
 

@@ -45,7 +45,6 @@ class RLSearcher(HistorySearcher):
         problem: The problem.
         seed: Seeds the network, its training and the choice of plans.
         settings: How the policy is trained.
-        seconds: Ends each training early; then a seed reproduces no longer.
     """
 
     name = "rl"
@@ -56,11 +55,9 @@ class RLSearcher(HistorySearcher):
         seed: int,
         *,
         settings: PPOSettings = DEFAULTS,
-        seconds: float = float("inf"),
     ) -> None:
         super().__init__(problem, seed)
         self._settings = settings
-        self._seconds = seconds
         self._origin = "untrained"
         self._trainer: Trainer | None = None
         self.trained_iterations = 0
@@ -109,7 +106,7 @@ class RLSearcher(HistorySearcher):
         settings = self._settings
         iterations = settings.first_iterations if self._trainer is None else settings.iterations
         trainer = self._ready(surrogate, (float(factors.min()), float(factors.max())))
-        rewards = trainer.train(surrogate, iterations, self._seconds)
+        rewards = trainer.train(surrogate, iterations)
         self.trained_iterations += len(rewards)
         limits = np.repeat(factors * self.problem.goal.max_quality_drop, SAMPLES)
         greedy = np.tile(np.arange(SAMPLES) == 0, len(factors))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import numpy as np
 import torch
@@ -65,19 +64,16 @@ class Trainer:
         self,
         surrogate: Surrogate,
         iterations: int,
-        seconds: float = float("inf"),
         truth: Truth | None = None,
     ) -> list[float]:
         """Train on draws of a surrogate; return the mean reward of each iteration that was done.
 
-        `seconds` ends training early, which makes the result depend on the machine's speed. With `truth`,
-        plans are judged by it and not by draws.
+        With `truth`, plans are judged by it and not by draws.
         """
         self._runner.env.unwrapped.set_surrogate(surrogate, truth)
-        started = time.perf_counter()
         rewards: list[float] = []
         with self._process:
-            while len(rewards) < iterations and time.perf_counter() - started <= seconds:
+            for _ in range(iterations):
                 episodes = self._runner.sample()
                 rewards.append(float(np.mean([episode.get_return() for episode in episodes])))
                 self._steps += sum(len(episode) for episode in episodes)

@@ -62,7 +62,7 @@ def training_world(seed: int, iteration: int, recorded: Sequence[Landscape] = ()
     failing = DISTRIBUTION["failing"]
     landscape = synthetic_landscape(
         int(rng.integers(*SEEDS)),
-        int(np.exp(rng.uniform(low, high))),
+        round(float(np.exp(rng.uniform(low, high)))),
         formats=("fp32", *(str(name) for name in chosen)),
         time_noise=float(rng.uniform(*DISTRIBUTION["time_noise"])),
         drop_noise=float(rng.choice(DISTRIBUTION["drop_noise"])),
@@ -76,7 +76,8 @@ def training_world(seed: int, iteration: int, recorded: Sequence[Landscape] = ()
     surrogate = Surrogate(landscape.space, landscape.profile, goal)
     if judged != "prior":
         plans = initial_plans(Problem(landscape.space, landscape.profile, goal))
-        plans += _mixed(landscape.space, int(rng.integers(*DISTRIBUTION["runs"])), rng)
+        fewest, most = DISTRIBUTION["runs"]
+        plans += _mixed(landscape.space, int(rng.integers(fewest, most + 1)), rng)
         surrogate.fit([landscape.evaluate(plan, "training") for plan in dict.fromkeys(plans)])
     return World(surrogate, _truth_of(landscape) if judged == "truth" else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import re
@@ -22,8 +23,9 @@ from autoprec.prepare import measured_device
 from autoprec.progress import Progress
 from autoprec.report import write_report
 from autoprec.result import TuneResult
-from autoprec.runtimes.available import DATA_FILE, MODEL_FILE, RUNTIMES, model_files
+from autoprec.runtimes.available import DATA_FILE, GRAPH_RUNTIMES, MODEL_FILE, RUNTIMES, model_files
 from autoprec.runtimes.calls import MOST_FORMS
+from autoprec.runtimes.written import written_and_foreign
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
 from autoprec.workload import describe_inputs
@@ -62,7 +64,9 @@ def tune(
         groups: Regular expressions; the modules that one matches in full share one decision.
         exclude: Regular expressions of modules to leave as they came.
         store: URL or file of the store; by default `AUTOPREC_STORE` or a file in the user's data directory.
-        out: Directory for `plan.json` and `report.html`; nothing is written where it is `None`.
+        out: Directory for `plan.json`, `report.html` and the model files of a graph runtime's plan; nothing
+            is written where it is `None`. Model files of an earlier job in it go; anybody else's stay, and
+            are refused where a runtime that writes such files is asked for.
         resume: Go on with the newest unfinished job of the same settings.
         progress: Hears what happens.
 
@@ -86,6 +90,8 @@ def tune(
     with Store.open(store) as opened:
         # A place that cannot be written to must not come out after the search.
         folder = None if out is None else _make_directory(out)
+        if folder is not None and GRAPH_RUNTIMES.keys() & settings.runtimes:
+            _refuse_foreign(folder)
         job = TuningJob(settings, opened, progress or Progress(), resume=resume, workload=loaded, out=folder)
         result = job.run()
     if out is not None:
@@ -256,3 +262,15 @@ def _make_directory(directory: str | Path) -> Path:
                 "name another directory with out"
             )
     return folder
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a directory in which model files of the user's own lie where a plan's would go."""
+    if importlib.util.find_spec("onnx") is None:
+        return  # no runtime that writes them can run
+    _, foreign = written_and_foreign(folder)
+    if foreign:
+        raise PlanError(
+            f"{str(foreign[0])!r} is not a job's, and a model file of the results may go there: "
+            "name another directory with out"
+        )

@@ -23,8 +23,7 @@ from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
 from autoprec.runtime_search import JobParts, RuntimeSearch
-from autoprec.runtimes.available import DATA_FILE, model_files
-from autoprec.runtimes.calls import MOST_FORMS
+from autoprec.runtimes.written import written_and_foreign
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
 from autoprec.store.records import Job
 from autoprec.store.store import Store
@@ -324,20 +323,26 @@ class TuningJob:
         """Write the files that run the plan without this package into the directory for results."""
         if self.out is None:
             return ()
-        names = (*model_files(MOST_FORMS), DATA_FILE)
+        copied: list[Path] = []
         try:
-            for name in names:
-                (self.out / name).unlink(missing_ok=True)  # an earlier job's: they would pass for this one's
+            earlier, foreign = written_and_foreign(self.out)
+            for file in earlier:
+                file.unlink(missing_ok=True)  # they would pass for this job's
             if plan.runtime in MODULE_RUNTIMES:
                 return ()
+            if foreign:
+                raise FileExistsError(f"{foreign[0].name} there is not a job's and stays")
             with self.prepared.measurer.executable(plan) as executable:
-                return tuple(Path(shutil.copy(file, self.out / file.name)) for file in executable.artefacts())
+                for file in executable.artefacts():
+                    copied.append(self.out / file.name)
+                    shutil.copy(file, copied[-1])
+            return tuple(copied)
         except (OSError, CandidateError) as error:
             reason = str(error) if isinstance(error, CandidateError) else one_line(error)
             self.progress.note(f"the model files in {self.out} could not be written: {reason}")
-            for name in names:
+            for file in copied:
                 with contextlib.suppress(OSError):
-                    (self.out / name).unlink()  # half of them is none
+                    file.unlink()  # half of them is none
             return ()
 
     def _goal(self) -> tuple[Goal, float | None]:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autoprec.agents.policy_choice import starting_policy
+from autoprec.agents.policy_choice import origin_of, starting_policy
 from autoprec.agents.policy_file import Policy, PolicyError, import_policy, refusal
 from autoprec.agents.pretrain import (
     KEEP_EVERY,
@@ -67,8 +67,7 @@ def run_train(
         rows = [*opened.policies(name=unfinished), *opened.policies(name=name)] if resume else []
 
         def keep_row(policy: Policy) -> None:
-            opened.forget_policies(unfinished)
-            opened.save_policy(unfinished, policy.meta, policy.weights)
+            opened.save_policy(unfinished, policy.meta, policy.weights, replace=True)
 
         trained = _train(console, iterations, seed, recorded, map(_policy_of, rows), keep_row, resume=resume)
         if trained is None:
@@ -85,14 +84,15 @@ def run_list(store: str | None) -> int:
     table = Table("id", "name", "made", "iterations", "use")
     with Store.open(store) as opened:
         start = starting_policy(opened, lambda text: None)
-        for found in opened.policies(limit=None):
-            policy = _policy_of(found)
-            table.add_row(
-                _marked(str(found.id), policy, start), found.name, f"{found.created_at:%Y-%m-%d %H:%M}",
-                *_in_short(policy.meta),
-            )  # fmt: skip
-        shipped = pretrained_policy()
-        table.add_row(_marked(SHIPPED_ID, shipped, start), "", "", *_in_short(shipped.meta))
+        for found in opened.policy_entries():
+            shown = _marked(str(found.id), origin_of(found), start)
+            made = f"{found.created_at:%Y-%m-%d %H:%M}"
+            table.add_row(shown, found.name, made, *_in_short(found.meta))
+        try:
+            shipped = pretrained_policy()
+            table.add_row(_marked(SHIPPED_ID, shipped.origin, start), "", "", *_in_short(shipped.meta))
+        except PolicyError as error:
+            table.add_row(SHIPPED_ID, "", "", "", str(error))
         console.print(table)
     return 0
 
@@ -172,11 +172,11 @@ def _same_recipe(meta: Mapping[str, Any], wanted: Mapping[str, Any], iterations:
 
 
 def _policy_of(found: StoredPolicy) -> Policy:
-    return Policy(found.meta, found.weights, f"policy {found.id} of the store")
+    return Policy(found.meta, found.weights, origin_of(found))
 
 
-def _marked(shown: str, policy: Policy, start: Policy | None) -> str:
-    return f"{shown} *" if start is not None and policy.origin == start.origin else shown
+def _marked(shown: str, origin: str, start: Policy | None) -> str:
+    return f"{shown} *" if start is not None and origin == start.origin else shown
 
 
 def _in_short(meta: Mapping[str, Any]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from autoprec.agents.evaluate import INITIAL, run_search
 from autoprec.agents.policy_choice import starting_policy
+from autoprec.agents.policy_file import Policy
 from autoprec.agents.searcher import LEARNERS, Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape
@@ -27,7 +28,7 @@ from autoprec.envs.search_space import search_space, unusable
 from autoprec.envs.slicing import SliceFirst
 from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
 from autoprec.envs.surrogate import Surrogate
-from autoprec.errors import RuntimeRefusedError
+from autoprec.errors import RuntimeRefusedError, StoreError
 from autoprec.execute import RunRequest, execute, failed_run, trial_of
 from autoprec.fresh import FreshMeasuring, Verdict
 from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
@@ -36,7 +37,7 @@ from autoprec.plan import COMPILE, EAGER
 from autoprec.prepare import Prepared
 from autoprec.runtimes.available import GRAPH_RUNTIMES
 from autoprec.settings import TuneSettings
-from autoprec.store.records import Run
+from autoprec.store.records import JOB_POLICY, Run
 from autoprec.store.store import Store
 
 BATCH = 4
@@ -84,6 +85,12 @@ class JobParts:
     slices: bool = True
     measuring: float = field(default=0.0)
 
+    @cached_property
+    def policy(self) -> Policy | None:
+        """What a searcher that learns starts from: chosen once, so that what is passed over is noted once."""
+        learns = self.settings.searcher in LEARNERS
+        return starting_policy(self.store, self.note, self.job_id) if learns else None
+
 
 class RuntimeSearch:
     """Searches the plans of one runtime.
@@ -119,9 +126,7 @@ class RuntimeSearch:
             parts.settings.formats,
             drop_dominated=parts.drop_dominated,
         )
-        learns = parts.settings.searcher in LEARNERS
-        policy = starting_policy(parts.store, parts.note) if learns else None
-        self.problem = Problem(space, self.profiled.profile, parts.goal, policy)
+        self.problem = Problem(space, self.profiled.profile, parts.goal, parts.policy)
         self._slices = SliceFirst(parts.prepared.measurer, parts.goal, parts.note, used=parts.slices)
         self.trials = self._stored_trials()
         for trial in self.trials:
@@ -161,14 +166,22 @@ class RuntimeSearch:
                 batch=BATCH,
                 should_stop=should_stop,
             )
-        finally:
             self._keep_policy(searcher)
+        except KeyboardInterrupt:
+            self._keep_policy(searcher)
+            raise
+        finally:
             searcher.close()
 
     def run_seconds(self) -> float:
-        """Return what a measured run took in all, the median over this runtime's own."""
+        """Return what a measured run took in all, the median over this runtime's own.
+
+        Those taken over from other jobs count only where there are no others: the machine may have been busy.
+        """
         runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
-        return median([run.wall_seconds for run in runs if not run.fresh] or [0.0])
+        searched = [run for run in runs if not run.fresh]
+        own = [run for run in searched if not run.cached]
+        return median([run.wall_seconds for run in own or searched] or [0.0])
 
     def decide(
         self, limit: float | None, measured_runs: int, seconds_left: Callable[[], float], *, whole: bool
@@ -195,7 +208,11 @@ class RuntimeSearch:
         if learnt is not None:
             self.problem = replace(self.problem, policy=learnt)
             meta = {**learnt.meta, "training": {**learnt.meta["training"], "runtime": self.name}}
-            self._parts.store.save_policy(f"job:{self._parts.job_id}", meta, learnt.weights)
+            name = f"{JOB_POLICY}{self._parts.job_id}"
+            try:
+                self._parts.store.save_policy(name, meta, learnt.weights, replace=True)
+            except StoreError as error:  # the runs are what counts
+                self._parts.note(f"what the search has learnt is not kept: {error}")
 
     def _phase(self, name: str, detail: str, share: float | None) -> None:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -87,6 +87,7 @@ class Measurer:
         self._as_it_came = _parameter_state(model)
         self._outlines: list[Outline] | None = None
         self._baseline_quality: dict[tuple[Split, float], float] = {}
+        self._baseline_seconds: dict[tuple[Split, float], float] = {}
         self._baseline_reported: dict[Split, dict[str, float]] = {}
 
     @property
@@ -101,9 +102,20 @@ class Measurer:
             WorkloadError: Quality raises or is not a finite number: then nothing can be judged.
         """
         if (split, share) not in self._baseline_quality:
+            started = perf_counter()
             with self._mistakes("quality(model)"):
                 self._baseline_quality[split, share] = self._quality(self.model, split, share)
+            self._baseline_seconds[split, share] = perf_counter() - started
         return self._baseline_quality[split, share]
+
+    def baseline_seconds(self, split: Split, share: float = 1.0) -> float:
+        """Return the wall seconds that `baseline_quality` took when it judged.
+
+        Raises:
+            WorkloadError: As `baseline_quality`.
+        """
+        self.baseline_quality(split, share)
+        return self._baseline_seconds[split, share]
 
     def baseline_reported(self, split: Split) -> dict[str, float]:
         """Return the workload's further metrics for the model as it came; judged once a split.
@@ -149,10 +161,10 @@ class Measurer:
         Raises:
             WorkloadError: It raises, or an output is NaN or infinite.
         """
-        started = time.perf_counter()
+        started = perf_counter()
         with self._mistakes("running the example inputs"):
             self._outlines = self._run_finite(self.model)
-        return time.perf_counter() - started
+        return perf_counter() - started
 
     def measure(
         self,

@@ -159,13 +159,12 @@ class SliceFirst:
         """Judge the model as it came on the slice, the first time, and see what that takes."""
         if self._used and not self._begun:
             self._begun = True
-            started = perf_counter()
             try:
-                self._measurer.baseline_quality("search", SHARE)
+                seconds = self._measurer.baseline_seconds("search", SHARE)
             except WorkloadError as error:
                 self._stop(f"failed: {error}")
             else:
-                self._used = (perf_counter() - started) / SHARE >= WORTHWHILE
+                self._used = seconds / SHARE >= WORTHWHILE
         return self._used
 
     def _pays(self, proposer: str) -> bool:

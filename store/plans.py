@@ -15,7 +15,7 @@ from autoprec.plan import Plan
 from autoprec.store.checks import check_safetensors, checked_json, digest_of, one_of
 from autoprec.store.database import Database
 from autoprec.store.models import ContextRow, JobRow, PlanRow, PolicyRow
-from autoprec.store.records import StoredPlan, StoredPolicy, utc_now
+from autoprec.store.records import PolicyEntry, StoredPlan, StoredPolicy, utc_now
 
 Role = Literal["best", "front", "lossless"]
 Objective = Literal["latency", "throughput", "memory"]
@@ -151,13 +151,16 @@ class PlanStore:
 
         return self._db.read(body)
 
-    def save_policy(self, name: str, meta: Mapping[str, Any], weights: bytes) -> int:
+    def save_policy(
+        self, name: str, meta: Mapping[str, Any], weights: bytes, *, replace: bool = False
+    ) -> int:
         """Keep a trained policy. Keeping the same one again changes nothing.
 
         Args:
             name: For people; several policies may have the same.
             meta: JSON.
             weights: The bytes of a safetensors file.
+            replace: Remove the others of this name, in the same transaction.
 
         Returns:
             The policy's id.
@@ -178,9 +181,20 @@ class PlanStore:
 
         def body(session: Session) -> int:
             self._db.insert_new(session, PolicyRow, values, "digest")
-            return session.scalars(select(PolicyRow.id).where(PolicyRow.digest == digest)).one()
+            number = session.scalars(select(PolicyRow.id).where(PolicyRow.digest == digest)).one()
+            if replace:
+                session.execute(delete(PolicyRow).where(PolicyRow.name == name, PolicyRow.id != number))
+            return number
 
         return self._db.write(body)
+
+    def policy_entries(self) -> list[PolicyEntry]:
+        """Return what there is to know of all policies but their weights, the newest first."""
+        names = tuple(PolicyEntry.model_fields)
+        query = select(*(getattr(PolicyRow, name) for name in names)).order_by(PolicyRow.id.desc())
+        return self._db.read(
+            lambda session: [PolicyEntry(**row) for row in session.execute(query).mappings()]
+        )
 
     def policies(self, *, name: str | None = None, limit: int | None = 100) -> list[StoredPolicy]:
         """Return policies, the newest first."""

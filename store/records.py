@@ -159,20 +159,32 @@ class StoredPlan(_Record):
     created_at: datetime
 
 
-class StoredPolicy(_Record):
-    """A trained policy: weights as safetensors, everything else as JSON. Never a pickle.
+class PolicyEntry(_Record):
+    """A trained policy without its weights.
 
     Attributes:
         name: For people.
         meta: Feature and format vocabularies, network sizes, how it was trained.
-        weights: The bytes of a safetensors file.
     """
 
     id: int
     name: str
     meta: dict[str, Any]
-    weights: bytes
     created_at: datetime
+
+
+class StoredPolicy(PolicyEntry):
+    """A trained policy: weights as safetensors, everything else as JSON. Never a pickle.
+
+    Attributes:
+        weights: The bytes of a safetensors file.
+    """
+
+    weights: bytes
+
+
+JOB_POLICY = "job:"
+"""A policy whose name begins so is what the job of the id that follows has learnt."""
 
 
 def _digest(value: object) -> str:

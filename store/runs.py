@@ -149,6 +149,7 @@ class RunStore:
 
         A failed run counts for `FAILURE_LIFETIME`: what failed may have been short of memory. One that was
         judged on a slice of the data counts where its drop is above `sliced_above` and none is on all of it.
+        One that ended well comes before one that failed.
         """
 
         def body(session: Session) -> Run | None:
@@ -197,7 +198,8 @@ class RunStore:
     def prune(self, *, older_than: datetime | None = None, version: tuple[str, str] | None = None) -> int:
         """Remove measured runs that are old, or were measured with one version of a library.
 
-        Where both are given, both must hold. Profiles that match go too. Kept are the runs of plans in the
+        Where both are given, both must hold. Profiles that match go too, and the policies that
+        jobs have learnt. Kept are the runs of plans in the
         store (their evidence stays traceable) and those of jobs that have not finished (to resume one
         would measure them again), unless the job has been left alone since `older_than`. The freed space
         is used again by later runs; the file does not shrink.
@@ -251,6 +253,11 @@ def _newest_run(
             judged,
             or_(RunRow.status == "ok", RunRow.measured_at > utc_now() - FAILURE_LIFETIME),
         )
-        .order_by(RunRow.quality_share.desc(), RunRow.measured_at.desc(), RunRow.id.desc())
+        .order_by(
+            (RunRow.status == "ok").desc(),
+            RunRow.quality_share.desc(),
+            RunRow.measured_at.desc(),
+            RunRow.id.desc(),
+        )
         .limit(1)
     )

@@ -40,22 +40,68 @@ def test_a_limit_given_as_a_share_holds_on_held_out_data_too():
     assert goal(max_quality_drop="0.5")[0].max_quality_drop == 0.5
 
 
-def test_model_files_that_cannot_be_written_are_told_and_no_half_of_them_stays(tmp_path):
-    heard = []
+def write_files(plan, folder, heard):
+    """Let a job write the files of a plan; `plan` changes the plan of the model as it came."""
 
     class Hears(Progress):
         def note(self, message):
             heard.append(message)
 
     with Store.open("sqlite://") as store:
-        job = TuningJob(TuneSettings.check(workload="splits"), store, Hears(), out=tmp_path)
+        job = TuningJob(TuneSettings.check(workload="splits"), store, Hears(), out=folder)
         job.prepared = prepare(Splits, "latency")
-        plan = as_given(job.prepared.discovery, job.prepared.context.architecture)
-        (tmp_path / "model.onnx").mkdir()
-        (tmp_path / "model-2.onnx").write_text("an earlier job's")
-        assert job._write_artefacts(plan) == ()
-    assert "could not be written: IsADirectoryError" in heard[0] or "PermissionError" in heard[0]
-    assert not (tmp_path / "model-2.onnx").exists()
+        as_it_came = as_given(job.prepared.discovery, job.prepared.context.architecture)
+        return job._write_artefacts(plan(as_it_came))
+
+
+def save_graph(file, facts=(), location=None):
+    onnx = pytest.importorskip("onnx")
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [1], [1.0])
+    if location is not None:
+        weight.ClearField("float_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=location)
+    graph = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [weight]))
+    for key, value in facts:
+        graph.metadata_props.add(key=key, value=value)
+    file.write_bytes(graph.SerializeToString())
+
+
+OURS = [("autoprec.plan", "1234")]
+
+
+def test_model_files_of_earlier_jobs_go_and_the_users_own_stay(tmp_path):
+    heard = []
+    save_graph(tmp_path / "model.onnx", OURS, "model.onnx.data")
+    save_graph(tmp_path / "model-2.onnx")
+    (tmp_path / "model-3.onnx").write_text("not a graph")
+    (tmp_path / "model.onnx.data").write_text("weights")
+    assert write_files(lambda plan: plan, tmp_path, heard) == () and not heard
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model-2.onnx", "model-3.onnx"]
+
+    save_graph(tmp_path / "model.onnx", OURS)  # does not refer to the data
+    (tmp_path / "model.onnx.data").write_text("the user's")
+    assert write_files(lambda plan: plan, tmp_path, heard) == () and not heard
+    assert (tmp_path / "model.onnx.data").read_text() == "the user's"
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_model_files_that_cannot_be_written_are_told(tmp_path):
+    heard = []
+    (tmp_path / "model.onnx").mkdir()
+    of_a_graph = {"runtime": "onnxruntime"}
+    assert write_files(lambda plan: plan.model_copy(update=of_a_graph), tmp_path, heard) == ()
+    assert "could not be written" in heard[0] and "model.onnx" in heard[0]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "all"])
+@pytest.mark.parametrize("name", ["model.onnx", "model-2.onnx", "model.onnx.data"])
+def test_the_users_own_model_files_are_found_before_the_search(tmp_path, runtime, name):
+    pytest.importorskip("onnx")
+    (tmp_path / name).write_bytes(b"the user's")
+    with pytest.raises(PlanError, match=rf"{name}' is not a job's.*name another directory with out"):
+        tune(Splits, budget=1, runtime=runtime, out=tmp_path, store="sqlite://")
+    assert (tmp_path / name).read_bytes() == b"the user's"
 
 
 @pytest.mark.parametrize("name", ["plan.json", "model.onnx", "model-3.onnx", "model.onnx.data"])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import autoprec
-from autoprec.envs import fidelity
+from autoprec.envs import measure, slicing
 from autoprec.envs.measure import Measurer
 from autoprec.envs.slicing import RECENT, SAME, SHARE, SliceFirst
 from autoprec.envs.space import Goal, Trial, best_trial, pareto_front
@@ -78,7 +78,8 @@ def judge(slices, drop, *, whole=False, off=1.0, proposer="rl"):
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(fidelity, "perf_counter", lambda: Clock.now)
+    for module in (measure, slicing):
+        monkeypatch.setattr(module, "perf_counter", lambda: Clock.now)
 
 
 @pytest.fixture
@@ -124,6 +125,12 @@ class TestWhatIsJudged:
                 judge(slices, 5 * LIMIT, off=off)
             fars.append(slices.far)
         assert 3 * LIMIT < fars[0] < fars[1] < fars[2]
+
+    def test_slices_are_used_in_the_second_search_on_a_measurer_too(self):
+        first = slices_of()
+        judge(first, 5 * LIMIT, whole=True)
+        second = SliceFirst(first._measurer, Goal("latency", LIMIT), [].append)
+        assert judge(second, 5 * LIMIT, whole=True) == [1.0, SHARE]
 
     def test_small_drops_tell_nothing_of_large_ones(self, learned):
         before = learned.far
