@@ -10,10 +10,7 @@ import numpy as np
 from autoprec.agents.history import HistorySearcher
 from autoprec.agents.warm_start import harmless_plan
 from autoprec.envs.space import Assignment, Trial
-from autoprec.envs.surrogate import failure_blame
-
-BLAMED = 0.5
-"""Probability of making a plan fail from which a choice is left alone."""
+from autoprec.envs.surrogate import BLAMED, failure_blame
 
 
 class GreedySearcher(HistorySearcher):

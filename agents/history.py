@@ -12,12 +12,10 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, SearchSpace, Trial, best_trial, pareto_front
-from autoprec.envs.surrogate import failure_blame
+from autoprec.envs.surrogate import BLAMED, failure_blame
 
 ENUMERATED = 5_000
 """Spaces up to this many plans are walked through plan by plan when random tries find nothing new."""
-SUSPECT = 0.5
-"""A format in a unit that is this likely the cause of failures is proposed only when nothing else is left."""
 
 
 class History:
@@ -40,7 +38,7 @@ class History:
         self.trials.extend(trials)
         self.seen.update(trial.assignment for trial in trials)
         if not all(trial.ok for trial in self.trials):
-            self._suspects = failure_blame(self.problem.space, self.trials) >= SUSPECT
+            self._suspects = failure_blame(self.problem.space, self.trials) >= BLAMED
 
     def best(self) -> Trial | None:
         """Return the cheapest trial that meets the goal."""

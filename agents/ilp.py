@@ -17,7 +17,7 @@ from autoprec.agents.acquisition import Acquisition, goal_limits
 from autoprec.agents.history import HistorySearcher
 from autoprec.envs.additive import Floats
 from autoprec.envs.space import Assignment, SearchSpace
-from autoprec.envs.surrogate import Surrogate
+from autoprec.envs.surrogate import BLAMED, Surrogate
 
 WORLDS = 6
 """Posterior draws whose own optimum is proposed (Thompson sampling), beside the posterior mode's."""
@@ -148,7 +148,7 @@ def knapsack_plans(
         room = float(goal.max_bytes - surrogate.profile.baseline_bytes)
         shift = surrogate.byte_table.min(axis=1, keepdims=True)
         bytes_load = [((surrogate.byte_table - shift).astype(float), room - float(shift.sum()))]
-    blocked = np.where(surrogate.blame >= 0.5, 1e6, 0.0)
+    blocked = np.where(surrogate.blame >= BLAMED, 1e6, 0.0)
     found: dict[Assignment, None] = {}
     seen = list(seen)
 

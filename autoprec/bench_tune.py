@@ -18,9 +18,8 @@ from autoprec.envs.benchmark_set import identity, open_landscape
 from autoprec.envs.space import OBJECTIVES, Goal, Objective
 from autoprec.errors import SettingError, one_line
 from autoprec.files import check_writable, write_in_one_step
-from autoprec.terminal import make_console
+from autoprec.terminal import INTERRUPTED, make_console
 
-INTERRUPTED = 130
 RESULT = "result.json"
 ENDED = {
     "halved": "scheduler: others were better",

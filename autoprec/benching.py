@@ -37,9 +37,8 @@ from autoprec.envs.space import OBJECTIVES, Objective
 from autoprec.errors import SettingError, one_line
 from autoprec.files import check_writable
 from autoprec.report import palette
-from autoprec.terminal import make_console
+from autoprec.terminal import INTERRUPTED, make_console
 
-INTERRUPTED = 130
 landscape_at = cache(open_landscape)
 _KEY = tuple[str, str, str, int, str, int]
 """Landscape, searcher, task, seed, objective and runs of a search."""

@@ -27,9 +27,7 @@ from autoprec.recording import record
 from autoprec.result import TuneResult, runtime_rows
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
-from autoprec.terminal import interval_text, make_console
-
-INTERRUPTED = 130
+from autoprec.terminal import INTERRUPTED, interval_text, make_console
 
 
 def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **options: Any) -> int:

@@ -24,9 +24,8 @@ from autoprec.envs.landscape import Landscape
 from autoprec.errors import SettingError
 from autoprec.store.records import StoredPolicy
 from autoprec.store.store import Store
-from autoprec.terminal import make_console
+from autoprec.terminal import INTERRUPTED, make_console
 
-INTERRUPTED = 130
 FILE = "policy.json"
 SHIPPED_ID = "shipped"
 

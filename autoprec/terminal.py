@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
+INTERRUPTED = 130
+"""Exit code of a command that the user stopped: 128 and the number of SIGINT."""
 LOG_WIDTH = 140
 """Columns of a table where the output is a file or a pipe, which have no width of their own."""
 

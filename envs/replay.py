@@ -20,8 +20,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Wh
 from sklearn.model_selection import KFold
 
 from autoprec.envs.landscape import Landscape, LandscapeError
-from autoprec.envs.space import Assignment, Goal, SearchSpace, Trial, best_trial
-from autoprec.envs.surrogate import failure_blame
+from autoprec.envs.space import Assignment, SearchSpace, Trial
+from autoprec.envs.surrogate import BLAMED, failure_blame
 
 Floats = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class Replay:
                 f"landscape {landscape.name!r} holds {len(self._good)} runs that did not fail; a law needs "
                 f"{FEWEST_RUNS}: record more"
             )
-        self._failing = failure_blame(self.space, landscape.trials) >= 0.5
+        self._failing = failure_blame(self.space, landscape.trials) >= BLAMED
         self._law = _Law(self.space, self.max_quality_drop, self._good)
 
     def figures(self, assignments: NDArray[np.intp]) -> tuple[Floats, Floats]:
@@ -109,10 +109,6 @@ class Replay:
     def digest(self) -> str:
         """Return the digest of the landscape."""
         return self._landscape.digest()
-
-    def optimum(self, goal: Goal) -> Trial | None:
-        """Return the cheapest recorded trial that meets the goal, or `None` where none does."""
-        return best_trial(tuple(self._recorded.values()), goal)
 
     def held_out(self) -> HeldOut:
         """Return how far a law fitted to four fifths of the runs is from the others; takes a minute."""

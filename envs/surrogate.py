@@ -21,6 +21,8 @@ TIME_NOISE = 0.01
 """Expected relative noise of a measured time (a median of paired ratios)."""
 DROP_MISFIT = 0.1
 """Relative error of the additive law of damage: neighbours amplify or cancel each other."""
+BLAMED = 0.5
+"""Probability of making every plan fail from which a choice counts as failing."""
 SLOW_STD = 0.3
 """Standard deviation of the log of a slow format's time, for each factor of e that it is slower."""
 ROOTS = (1.0, 0.5)

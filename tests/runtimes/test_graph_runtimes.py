@@ -13,8 +13,9 @@ from torch import nn
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
+from graph_plans import plan_for  # noqa: E402
+
 from autoprec.api import check  # noqa: E402
-from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.envs.timing import TimingSettings  # noqa: E402
 from autoprec.errors import CandidateError, RuntimeRefusedError  # noqa: E402
 from autoprec.kernels import quantize, reference  # noqa: E402
@@ -68,15 +69,6 @@ def setup(request):
     runtime = prepared.graph_runtime(request.param)
     assert runtime.prepare() == {}
     return prepared, runtime
-
-
-def plan_for(prepared, runtime, formats, calibrations=()):
-    units = prepared.discovery.units
-    names = [[runtime.name] * len(unit.modules) for unit in units]
-    chosen = [formats.get(unit.name, "fp32") for unit in units]
-    return make_plan(
-        prepared.discovery, prepared.context.architecture, chosen, names, dict(calibrations), runtime.name
-    )
 
 
 def test_the_fp32_graph_gives_what_the_model_gives_at_any_shape(setup):

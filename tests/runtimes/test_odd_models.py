@@ -12,10 +12,11 @@ from torch import nn
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
+from graph_plans import plan_for  # noqa: E402
+
 from autoprec.api import check  # noqa: E402
 from autoprec.envs.graph_profile import profile_graph  # noqa: E402
 from autoprec.envs.passes import baseline_shares  # noqa: E402
-from autoprec.envs.plans import make_plan  # noqa: E402
 from autoprec.errors import CandidateError, PlanError, RuntimeRefusedError, WorkloadError  # noqa: E402
 from autoprec.kernels.calibration import Calibration, Calibrations  # noqa: E402
 from autoprec.prepare import prepare  # noqa: E402
@@ -39,15 +40,6 @@ def refusal(workload):
     with pytest.raises(RuntimeRefusedError) as caught:
         ready(workload)[1].prepare()
     return str(caught.value)
-
-
-def plan_for(prepared, runtime, formats, calibrations=()):
-    units = prepared.discovery.units
-    names = [[runtime.name] * len(unit.modules) for unit in units]
-    chosen = [formats.get(unit.name, "fp32") for unit in units]
-    return make_plan(
-        prepared.discovery, prepared.context.architecture, chosen, names, dict(calibrations), runtime.name
-    )
 
 
 class Two(nn.Module):
