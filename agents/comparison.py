@@ -38,7 +38,7 @@ CLIMBED = 60
 
 
 class Replayed(Protocol):
-    """What searches are replayed on: `Landscape`, `Replay` or `SyntheticLandscape`."""
+    """What searches are compared on: `Landscape`, `Replay`, `SyntheticLandscape`, or one that measures."""
 
     @property
     def name(self) -> str:
@@ -58,6 +58,10 @@ class Replayed(Protocol):
 
     def evaluate(self, assignment: Assignment, searcher: str) -> Trial:
         """Return the measured run of a plan."""
+
+    @property
+    def identity(self) -> str:
+        """A name that no other landscape has."""
 
 
 @dataclass(frozen=True)

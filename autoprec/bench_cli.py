@@ -75,7 +75,13 @@ def bench_searchers(
     searchers: Annotated[str, typer.Option(help="Names with commas.")] = (
         "portfolio,rl,ilp,greedy,hillclimb,tpe,nsga2,random"
     ),
-    seeds: Annotated[int, typer.Option(help="Searches of each recorded landscape; synthetic: one.")] = 20,
+    live: Annotated[
+        str | None, typer.Option(help="A workload to search by measuring it, as `autoprec tune` takes it.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Searches of each landscape; synthetic: one. Default: 20, with --live 1."),
+    ] = None,
     runs: Annotated[str, typer.Option(help="Measured runs at which to judge.")] = "10,25,50,100",
     tasks: Annotated[
         str, typer.Option(help="limit (best plan within the limit), front (every limit), or both.")
@@ -84,10 +90,22 @@ def bench_searchers(
     out: Annotated[Path, typer.Option(help="Directory for the figures; searches in it are kept.")] = Path(
         "autoprec-bench"
     ),
-    jobs: Annotated[int, typer.Option(help="Searches at once.")] = 2,
+    jobs: Annotated[int, typer.Option(help="Searches at once, of those that replay.")] = 2,
+    max_quality_drop: Annotated[str | None, typer.Option(help="Limit of --live. Default: 1%.")] = None,
+    runtime: Annotated[str, typer.Option(help="What executes the model of --live.")] = "eager",
+    formats: Annotated[str | None, typer.Option(help="Formats of --live, with commas.")] = None,
+    store: Annotated[str | None, typer.Option(help="Store that keeps the runs of --live.")] = None,
 ) -> None:
     """Compare searchers at equal budgets of measured runs, replayed on LANDSCAPES; table, CSV and plots."""
-    from autoprec.benching import Wanted, run_bench_searchers
+    from autoprec.benching import Wanted
+    from autoprec.console import run_compare
 
-    wanted = Wanted.check(landscapes or [], synthetic, searchers, seeds, runs, tasks, objective)
-    raise typer.Exit(run_bench_searchers(wanted, out, jobs))
+    wanted = Wanted.check(
+        landscapes or [], synthetic, searchers, seeds, runs, tasks, objective, live=live is not None
+    )
+    raise typer.Exit(
+        run_compare(
+            wanted, out, jobs, live, store, objective=objective, max_quality_drop=max_quality_drop,
+            runtime=runtime, formats=formats,
+        )
+    )  # fmt: skip

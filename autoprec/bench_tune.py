@@ -14,7 +14,7 @@ from rich.table import Table
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.ray_tune import Candidate, Outcome, TunedAgents, tune_agents
 from autoprec.agents.searcher import Problem
-from autoprec.envs.benchmark_set import identity, open_landscape
+from autoprec.envs.benchmark_set import open_landscape
 from autoprec.envs.space import OBJECTIVES, Goal, Objective
 from autoprec.errors import SettingError, one_line
 from autoprec.files import check_writable, write_in_one_step
@@ -80,7 +80,7 @@ def run_bench_tune(
             make_candidates(searchers, seeds, ppo),
             runs,
             folder=out,
-            source=identity(source),
+            source=source.identity,
             resume=resume,
             halve=not equal,
             workers=workers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,6 +23,7 @@ from scipy.stats import bootstrap
 from autoprec.agents.comparison import (
     TASKS,
     Known,
+    Replayed,
     Search,
     Task,
     best_known,
@@ -31,15 +32,18 @@ from autoprec.agents.comparison import (
     search,
 )
 from autoprec.agents.searcher import SEARCHERS
-from autoprec.envs.benchmark_set import SYNTHETIC, identity, open_landscape
+from autoprec.envs.benchmark_set import SYNTHETIC, open_landscape
 from autoprec.envs.replay import Replay
 from autoprec.envs.space import OBJECTIVES, Objective
 from autoprec.errors import SettingError, one_line
 from autoprec.files import check_writable
 from autoprec.report import palette
-from autoprec.terminal import INTERRUPTED, make_console
+from autoprec.terminal import make_console
 
 landscape_at = cache(open_landscape)
+LIVE = "live"
+SEEDS = 20
+"""Seeds on each recorded landscape, where no number is given."""
 _KEY = tuple[str, str, str, int, str, int]
 """Landscape, searcher, task, seed, objective and runs of a search."""
 
@@ -49,9 +53,9 @@ class Wanted:
     """What is to be compared.
 
     Attributes:
-        places: Landscape files, and `synthetic:SEED` for each synthetic one.
+        places: Landscape files, `synthetic:SEED` for each synthetic one, and `LIVE` for one that measures.
         searchers: Their names.
-        seeds: Seeds on each recorded landscape; a synthetic one is searched once.
+        seeds: Seeds on each landscape that is not synthetic; a synthetic one is searched once.
         budgets: Runs at which to judge; the largest is what each search gets.
         tasks: See `Search`.
         objective: What is made small.
@@ -66,8 +70,8 @@ class Wanted:
 
     @classmethod
     def check(
-        cls, files: Sequence[Path], synthetic: int, searchers: str, seeds: int, budgets: str, tasks: str,
-        objective: str,
+        cls, files: Sequence[Path], synthetic: int, searchers: str, seeds: int | None, budgets: str,
+        tasks: str, objective: str, *, live: bool = False,
     ) -> Wanted:  # fmt: skip
         """Return what the options ask for.
 
@@ -86,11 +90,14 @@ class Wanted:
             raise SettingError(f"tasks is {tasks!r}; use {', '.join(TASKS)}")
         if objective not in OBJECTIVES:
             raise SettingError(f"unknown objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+        if seeds is None:
+            seeds = 1 if live else SEEDS
         if seeds < 1 or synthetic < 0:
             raise SettingError(f"seeds is {seeds} and synthetic {synthetic}; give 1 or more, and 0 or more")
-        places = (*map(str, files), *(f"{SYNTHETIC}{seed}" for seed in range(synthetic)))
+        made_up = (f"{SYNTHETIC}{seed}" for seed in range(synthetic))
+        places = (*([LIVE] if live else []), *map(str, files), *made_up)
         if not places:
-            raise SettingError("nothing to search: give landscape files, or --synthetic 20")
+            raise SettingError("nothing to search: give landscape files, --synthetic 20 or --live WORKLOAD")
         return cls(
             places, names, seeds, tuple(sorted({int(n) for n in numbers})), tuple(asked), objective
         )  # fmt: skip
@@ -104,18 +111,26 @@ class Wanted:
                         yield place, task, name, seed
 
 
-def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
+def run_bench_searchers(wanted: Wanted, out: Path, jobs: int, live: Replayed | None = None) -> None:
     """Search, skipping what `out/searches.jsonl` already holds; write and print the figures.
 
     Every search is written as it ends, so a comparison that was stopped goes on where it was.
 
+    Args:
+        wanted: What to compare.
+        out: Directory for everything written.
+        jobs: Searches at once, of those that replay.
+        live: The landscape at the place `LIVE`; searched first, one search at a time, with nothing beside.
+
     Raises:
+        KeyboardInterrupt: The user stopped it; searches that ended are kept.
         UserError: A landscape cannot be read, or the directory not be written.
     """
     if jobs < 1:
         raise SettingError(f"jobs is {jobs}; give 1 or more")
-    for place in wanted.places:
-        landscape_at(place)
+    landscapes = {
+        place: live if live is not None and place == LIVE else landscape_at(place) for place in wanted.places
+    }
     plots = {task: out / f"{task}.html" for task in wanted.tasks}
     figures = out / "searchers.csv"
     try:
@@ -126,17 +141,13 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(f"out is {str(out)!r}; it cannot be used: {error}") from error
     runs = wanted.budgets[-1]
-    names = {place: identity(landscape_at(place)) for place in wanted.places}
+    names = {place: landscape.identity for place, landscape in landscapes.items()}
     open_ = [
         key for key in wanted.searches()
         if (names[key[0]], key[2], key[1], key[3], wanted.objective, runs) not in done
     ]  # fmt: skip
     console = make_console()
-    try:
-        _search_all(open_, wanted, jobs, kept, done, console)
-    except KeyboardInterrupt:
-        console.print("\nStopped. Finished searches are kept: the same command goes on.")
-        return INTERRUPTED
+    _search_all(open_, wanted, jobs, kept, done, console, landscapes)
     asked = {
         (names[place], name, task, seed, wanted.objective, runs)
         for place, task, name, seed in wanted.searches()
@@ -144,9 +155,9 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
     searches = [found for key, found in done.items() if key in asked]
     known = {
         names[place]: best_known(
-            landscape_at(place), [s for s in searches if s.landscape == names[place]], wanted.objective
+            landscape, [s for s in searches if s.landscape == names[place]], wanted.objective
         )
-        for place in wanted.places
+        for place, landscape in landscapes.items()
     }
     try:
         for task, plot in plots.items():
@@ -156,21 +167,19 @@ def run_bench_searchers(wanted: Wanted, out: Path, jobs: int) -> int:
         _write_csv(figures, wanted, searches, known)
     except OSError as error:
         raise SettingError(f"out is {str(out)!r}; {one_line(error)}; the searches are kept") from error
-    _say_held_out(wanted.places, console)
+    _say_held_out(landscapes.values(), console)
     console.print(
         f"Searches: {kept}\nFigures: {figures}\nPlots: {', '.join(map(str, plots.values()))}", soft_wrap=True
     )
-    return 0
 
 
-def _say_held_out(places: Sequence[str], console: Console) -> None:
+def _say_held_out(landscapes: Iterable[Replayed], console: Console) -> None:
     """Print how good the law is that answers for plans which were not recorded, where one does."""
-    for place in places:
-        landscape = landscape_at(place)
+    for landscape in landscapes:
         if isinstance(landscape, Replay):
             found = landscape.held_out()
             console.print(
-                f"Law of {identity(landscape)}, on runs that it was not fitted to: {found.runs} runs, error "
+                f"Law of {landscape.identity}, on runs that it was not fitted to: {found.runs} runs, error "
                 f"of time {found.time:.1%}, of drop {found.drop:.2g} limits, rank order {found.order:.2f}",
                 soft_wrap=True,
             )
@@ -178,9 +187,9 @@ def _say_held_out(places: Sequence[str], console: Console) -> None:
 
 def _search_all(
     keys: Sequence[tuple[str, Task, str, int]], wanted: Wanted, jobs: int, kept: Path,
-    done: dict[_KEY, Search], console: Console,
+    done: dict[_KEY, Search], console: Console, landscapes: Mapping[str, Replayed],
 ) -> None:  # fmt: skip
-    """Search in processes; whatever ends it, every search that ended is written and in `done`."""
+    """Search, in processes what replays; whatever ends it, every search that ended is written, in `done`."""
     runs = wanted.budgets[-1]
     with Bars(console=console, transient=True) as bars, kept.open("a", encoding="utf-8") as file:
         task_id = bars.add_task("searching", total=len(keys))
@@ -194,6 +203,9 @@ def _search_all(
                 file.flush()
                 bars.advance(task_id)
 
+        replayed = [key for key in keys if key[0] != LIVE]
+        for _, task, name, seed in (key for key in keys if key[0] == LIVE):
+            keep(_searched(landscapes[LIVE], task, name, seed, runs, wanted.objective))
         # A fork would inherit torch's and BLAS's threads in any state.
         pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
         pending: list[Future[Search]] = []
@@ -201,7 +213,7 @@ def _search_all(
             # Ctrl-C reaches the whole group; processes inherit that it is blocked, and end their search.
             before = pthread_sigmask(SIG_BLOCK, {SIGINT})
             try:
-                pending += [pool.submit(_one, key, runs, wanted.objective) for key in keys]
+                pending += [pool.submit(_one, key, runs, wanted.objective) for key in replayed]
             finally:
                 pthread_sigmask(SIG_SETMASK, before)
             for future in as_completed(pending):
@@ -215,8 +227,13 @@ def _search_all(
 
 def _one(key: tuple[str, Task, str, int], runs: int, objective: Objective) -> Search:
     place, task, name, seed = key
-    landscape = landscape_at(place)
-    return replace(search(landscape, task, name, seed, runs, objective), landscape=identity(landscape))
+    return _searched(landscape_at(place), task, name, seed, runs, objective)
+
+
+def _searched(
+    landscape: Replayed, task: Task, name: str, seed: int, runs: int, objective: Objective
+) -> Search:
+    return replace(search(landscape, task, name, seed, runs, objective), landscape=landscape.identity)
 
 
 def _read(file: Path) -> dict[_KEY, Search]:

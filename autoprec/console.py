@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -21,6 +22,7 @@ from rich.table import Table
 from autoprec.api import check, tune
 from autoprec.envs.space import FORMAT_NAMES
 from autoprec.finding import load_workload
+from autoprec.live_landscape import live_landscape
 from autoprec.plan import Evidence, Plan
 from autoprec.progress import Progress, Standing
 from autoprec.recording import record
@@ -28,6 +30,9 @@ from autoprec.result import TuneResult, runtime_rows
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
 from autoprec.terminal import INTERRUPTED, interval_text, make_console
+
+if TYPE_CHECKING:
+    from autoprec.benching import Wanted
 
 
 def run_tune(workload: str, *, out: Path, store: str | None, resume: bool, **options: Any) -> int:
@@ -73,6 +78,28 @@ def run_record(workload: str, out: Path, runs: int, store: str | None, **options
         return INTERRUPTED
     whole = "every plan of the space" if found.complete else "plans that cover the space"
     console.print(f"{len(found.trials)} runs, {whole}: {out}", soft_wrap=True)
+    return 0
+
+
+def run_compare(
+    wanted: Wanted, out: Path, jobs: int, live: str | None, store: str | None, **options: Any
+) -> int:
+    """Compare searchers on landscapes, and on the workload `live` by measuring it; return the exit code."""
+    from autoprec.benching import run_bench_searchers
+
+    console = make_console()
+    try:
+        with ExitStack() as stack:
+            landscape = None
+            if live is not None:
+                settings = TuneSettings.check(workload=load_workload(live).reference, **options)
+                opened = stack.enter_context(Store.open(store))
+                with _shown(console) as progress:
+                    landscape = stack.enter_context(live_landscape(live, settings, opened, progress))
+            run_bench_searchers(wanted, out, jobs, landscape)
+    except KeyboardInterrupt:
+        console.print("\nStopped. What has ended is kept: the same command goes on.", soft_wrap=True)
+        return INTERRUPTED
     return 0
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
-from autoprec.errors import CandidateError, RuntimeRefusedError, SettingError, StoreError, one_line
+from autoprec.errors import CandidateError, RuntimeRefusedError, SettingError, one_line
 from autoprec.fresh import Verdict
-from autoprec.lock import JobRunningError, job_lock
+from autoprec.job_state import running_job
 from autoprec.plan import MODULE_RUNTIMES, Plan
 from autoprec.playoff import fastest
 from autoprec.prepare import prepare
@@ -37,7 +37,8 @@ EXPLORED = 0.5
 HOPELESS = 0.98
 """A runtime is searched only where its cheapest plan costs at most this share of another's lossless one."""
 FEW_RUNS = 8
-"""A runtime whose part of the time holds fewer runs is left out where another's take half as long."""
+"""A runtime whose part of the time holds fewer runs is left out where another's take half as long, unless its
+cheapest plan may be the cheapest of all."""
 OPTIMISM = 0.85
 """Share of what the profile expects a runtime's cheapest plan to cost that it may turn out to cost."""
 
@@ -98,23 +99,8 @@ class TuningJob:
             UserError: The workload or a setting cannot be used.
             KeyboardInterrupt: The user stopped it; it can be resumed.
         """
-        try:
-            with job_lock(self.job.id):
-                self.store.update_job(self.job.id, state="running", message="")
-                result = self._run()
-        except JobRunningError:
-            raise  # it is another process's, and stays in the state that it says
-        except KeyboardInterrupt:
-            self.store.update_job(self.job.id, state="interrupted", elapsed_seconds=self.elapsed)
-            raise
-        except StoreError:
-            raise  # the store cannot be told
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:2000]
-            self.store.update_job(self.job.id, state="failed", message=reason, elapsed_seconds=self.elapsed)
-            raise
-        self.store.update_job(self.job.id, state="finished", phase="finished", elapsed_seconds=self.elapsed)
-        return result
+        with running_job(self.store, self.job.id, lambda: self.elapsed):
+            return self._run()
 
     def _run(self) -> TuneResult:
         self._phase("preparing")
@@ -243,6 +229,7 @@ class TuningJob:
             return {}
         lossless = {search.name: search.scout(search.problem.space.baseline) for search in searches}
 
+        promises = {search.name: search.expected_cost(cheapest_plan(search.problem)) for search in searches}
         quickest = min(search.run_seconds() for search in searches)
         part = EXPLORED * max(0.0, (self._end_of(budget, 1.0) or math.inf) - self.elapsed) / len(searches)
 
@@ -252,14 +239,14 @@ class TuningJob:
             if math.isinf(lossless[search.name]):
                 return "its plan without loss failed"
             took = search.run_seconds()
-            if took > 2 * quickest and FEW_RUNS * took > part:
+            promising = OPTIMISM * promises[search.name] <= min(promises.values())
+            if took > 2 * quickest and FEW_RUNS * took > part and not promising:
                 return f"a run of it takes {took:.0f} s, of which too few fit the time budget"
             enough = HOPELESS * min(cost for name, cost in lossless.items() if name != search.name)
-            cheapest = cheapest_plan(search.problem)
             # What is far from enough by the profile is not worth a run to be told so.
-            if OPTIMISM * search.expected_cost(cheapest) >= enough:
+            if OPTIMISM * promises[search.name] >= enough:
                 return "by its profile, no plan of it is better than another's without loss"
-            if search.scout(cheapest) >= enough:
+            if search.scout(cheapest_plan(search.problem)) >= enough:
                 return "without any limit on quality it is no better than another without loss"
             return ""
 
@@ -347,10 +334,7 @@ class TuningJob:
 
     def _goal(self) -> tuple[Goal, float | None]:
         """Return the goal, and the limit on quality drop that the user gave."""
-        measurer = self.prepared.measurer
-        # A share of the baseline's quality is to hold on every part of the data, the held-out one too.
-        baseline = min(abs(measurer.baseline_quality(split)) for split in measurer.splits)
-        return self.settings.goal(baseline, measurer.baseline_bytes)
+        return self.settings.goal(self.prepared.least_quality, self.prepared.measurer.baseline_bytes)
 
     def _notes(self, goal: Goal) -> list[str]:
         notes = []

@@ -69,6 +69,7 @@ class JobParts:
         drop_dominated: Leave out formats that another beats in every respect; see `search_space`.
         slices: Judge plans that lose far too much on a slice of the data only, where the workload offers it.
         measuring: Seconds spent in measured runs of searches.
+        profiles: Runtime to its profile, and the kernels for which there was no time, as they are made.
     """
 
     job_id: str
@@ -84,6 +85,7 @@ class JobParts:
     drop_dominated: bool = True
     slices: bool = True
     measuring: float = field(default=0.0)
+    profiles: dict[str, tuple[Profiled, list[str]]] = field(default_factory=dict)
 
     @cached_property
     def policy(self) -> Policy | None:
@@ -132,10 +134,29 @@ class RuntimeSearch:
         for trial in self.trials:
             parts.heard(trial)
 
+    def evaluate(self, assignment: Assignment, proposer: str) -> Trial:
+        """Measure a plan and keep the run, or take it over from the store where it holds one."""
+        parts = self._parts
+        plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
+        # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
+        judged_for = None if proposer == INITIAL else proposer
+        enough = math.inf if judged_for is None else self._slices.far
+        run = parts.store.attach_run(
+            parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
+        )
+        if run is None:
+            started = time.perf_counter()
+            judge = partial(self._slices.judge, proposer=judged_for)
+            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING, judge=judge))
+            parts.measuring += time.perf_counter() - started
+        trial = self._learnt(run, assignment)
+        parts.heard(trial)
+        return trial
+
     def scout(self, plan: Assignment) -> float:
         """Measure a plan, where that was not done yet, and return what it costs; infinity where it fails."""
         if all(trial.assignment != plan for trial in self.trials):
-            self.trials.append(self._evaluate(plan, INITIAL))
+            self.trials.append(self.evaluate(plan, INITIAL))
         (found,) = (trial for trial in self.trials if trial.assignment == plan)
         return found.cost(self._parts.goal) if found.ok else math.inf
 
@@ -159,7 +180,7 @@ class RuntimeSearch:
         try:
             self.trials = run_search(
                 searcher,
-                self._evaluate,
+                self.evaluate,
                 runs,
                 initial=initial_plans(self.problem),
                 already=self.trials,
@@ -218,24 +239,6 @@ class RuntimeSearch:
         shown = detail if self.name == EAGER else f"{self.name}: {detail}"
         self._parts.phase(name, shown, share)
 
-    def _evaluate(self, assignment: Assignment, proposer: str) -> Trial:
-        parts = self._parts
-        plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
-        # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
-        judged_for = None if proposer == INITIAL else proposer
-        enough = math.inf if judged_for is None else self._slices.far
-        run = parts.store.attach_run(
-            parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
-        )
-        if run is None:
-            started = time.perf_counter()
-            judge = partial(self._slices.judge, proposer=judged_for)
-            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING, judge=judge))
-            parts.measuring += time.perf_counter() - started
-        trial = self._learnt(run, assignment)
-        parts.heard(trial)
-        return trial
-
     def _learnt(self, run: Run, assignment: Assignment) -> Trial:
         """Return a run as searchers see it, after learning from it what a slice is worth."""
         slices, drop, share = self._slices, run.quality_drop, run.quality_share
@@ -292,8 +295,7 @@ class RuntimeSearch:
 
     def _profile(self) -> Profiled:
         """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
-        late: list[str] = []
-        profiled = self._kept(self.name, self.context_key, late)
+        profiled, late = self._kept(self.name, self.context_key)
         if late:
             self._parts.note(
                 f"{self.name}: its part of the time budget ended before {len(late)} kernels were profiled, "
@@ -301,7 +303,14 @@ class RuntimeSearch:
             )
         return profiled
 
-    def _kept(self, runtime: str, context_key: str, late: list[str]) -> Profiled:
+    def _kept(self, runtime: str, context_key: str) -> tuple[Profiled, list[str]]:
+        """Return the profile of a runtime, made once a job, and the kernels for which there was no time."""
+        profiles = self._parts.profiles
+        if runtime not in profiles:
+            profiles[runtime] = self._load_or_make(runtime, context_key)
+        return profiles[runtime]
+
+    def _load_or_make(self, runtime: str, context_key: str) -> tuple[Profiled, list[str]]:
         parts, prepared = self._parts, self._parts.prepared
         units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
         memory = parts.goal.objective == "memory"
@@ -310,8 +319,8 @@ class RuntimeSearch:
         if stored is not None:
             calibrations = calibrations_from_data(stored["calibrations"])
             landscape = Landscape.from_data(stored["landscape"], "stored profile")
-            return Profiled(landscape.profile, calibrations, runtime)
-        profiled = self._make_profile(runtime, late)
+            return Profiled(landscape.profile, calibrations, runtime), []
+        profiled, late = self._make_profile(runtime)
         if not late:
             space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
             reference = prepared.loaded.reference
@@ -319,11 +328,12 @@ class RuntimeSearch:
             calibrations = calibrations_to_data(profiled.calibrations)
             payload = {"landscape": landscape.to_data(), "calibrations": calibrations}
             parts.store.save_profile(context_key, key, payload)
-        return profiled
+        return profiled, late
 
-    def _make_profile(self, runtime: str, late: list[str]) -> Profiled:
-        """Profile a runtime; the names of kernels for which there is no time go into `late`."""
+    def _make_profile(self, runtime: str) -> tuple[Profiled, list[str]]:
+        """Profile a runtime; return with it the names of kernels for which there was no time."""
         parts, prepared = self._parts, self._parts.prepared
+        late: list[str] = []
 
         def progress(what: str, share: float) -> None:
             self._phase("profiling", what, share)
@@ -332,7 +342,7 @@ class RuntimeSearch:
             return self._guard(what, late)
 
         if runtime == EAGER:
-            return profile_workload(
+            profiled = profile_workload(
                 prepared.measurer,
                 prepared.discovery,
                 parts.goal.objective,
@@ -341,18 +351,19 @@ class RuntimeSearch:
                 guard=guard,
                 seen=prepared.seen,
             )
+            return profiled, late
         if runtime == COMPILE:
             from autoprec.envs.compile_profile import profile_compiled  # importing dynamo takes a second
 
-            eager = self._kept(EAGER, parts.store.save_context(prepared.context), late)
+            eager, late = self._kept(EAGER, parts.store.save_context(prepared.context))
             profiled, seconds = profile_compiled(
                 prepared.measurer, prepared.discovery, eager, self.context.architecture, progress
             )
             self._check_affordable(seconds)
-            return profiled
+            return profiled, late
         from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
 
-        return profile_graph(
+        profiled = profile_graph(
             prepared.measurer,
             prepared.discovery,
             prepared.graph_runtime(runtime),
@@ -363,6 +374,7 @@ class RuntimeSearch:
             guard=guard,
             seen=prepared.seen,
         )
+        return profiled, late
 
     def _check_affordable(self, seconds: float) -> None:
         """Leave a comparison of runtimes where compiling one candidate takes too much of its time."""

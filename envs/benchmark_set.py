@@ -39,13 +39,6 @@ def open_landscape(place: str) -> Landscape | Replay | SyntheticLandscape:
     return benchmark_landscape(int(number))
 
 
-def identity(landscape: Landscape | Replay | SyntheticLandscape) -> str:
-    """Return a name that no other landscape has: a recorded one's with a digest of its content."""
-    if isinstance(landscape, SyntheticLandscape):
-        return landscape.name
-    return f"{landscape.name} {landscape.digest()[:8]}"
-
-
 def benchmark_landscape(seed: int) -> SyntheticLandscape:
     """Return the synthetic landscape of a seed.
 

@@ -100,9 +100,11 @@ class Landscape:
             )
         return replace(trial, searcher=searcher)
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the content: two recordings of one workload differ, though not by name."""
-        return hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()
+    @property
+    def identity(self) -> str:
+        """The name with a digest of the content: two recordings of a workload differ, though not by name."""
+        digest = hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()
+        return f"{self.name} {digest[:8]}"
 
     def optimum(self, goal: Goal) -> Trial | None:
         """Return the cheapest recorded trial that meets the goal, or `None` where none does."""

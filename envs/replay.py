@@ -106,9 +106,10 @@ class Replay:
         held = float(self.profile.plan_bytes(self.space, plan))
         return Trial(plan, True, time * float(np.exp(TIME_NOISE * noise)), held, drop, searcher)
 
-    def digest(self) -> str:
-        """Return the digest of the landscape."""
-        return self._landscape.digest()
+    @property
+    def identity(self) -> str:
+        """The landscape's."""
+        return self._landscape.identity
 
     def held_out(self) -> HeldOut:
         """Return how far a law fitted to four fifths of the runs is from the others; takes a minute."""

@@ -99,6 +99,11 @@ class SyntheticLandscape:
             fails |= assignments[:, unit] == index
         return np.where(fails, np.nan, time), np.where(fails, np.nan, drop)
 
+    @property
+    def identity(self) -> str:
+        """The name, which says how it was made."""
+        return self.name
+
     def evaluate(self, assignment: Assignment, searcher: str) -> Trial:
         """Return the measured run of a plan.
 

@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 from commands import TINY, command, write
 
 from autoprec.envs.landscape import Landscape
+from autoprec.store.store import Store
 
 
 def test_a_small_space_is_recorded_whole_and_searched(tmp_path):
@@ -24,11 +27,34 @@ def test_a_small_space_is_recorded_whole_and_searched(tmp_path):
     assert code == 0, err
 
 
+def test_searchers_are_compared_live(tmp_path):
+    """Plans that several searches ask for are run once, and a comparison goes on where it was."""
+    write(tmp_path, "tiny.py", TINY)
+    call = ["bench", "searchers", "--live", "tiny.py:Tiny", "--formats", "fp32,bf16", "--max-quality-drop",
+            "0.01", "--searchers", "random,greedy", "--runs", "4,8", "--out", "live"]  # fmt: skip
+    code, _, err = command(tmp_path, *call)
+    assert code == 0, err
+    kept = tmp_path / "live" / "searches.jsonl"
+    searches = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert len(searches) == 4 and all(
+        "tiny.py:Tiny latency in eager, live" in s["landscape"] for s in searches
+    )
+    with Store.open(str(tmp_path / "store.db")) as store:
+        (job,) = store.jobs()
+        assert job.state == "finished"
+        measured = [run.plan_key for run in store.job_runs(job.id)]
+    assert len(measured) == len(set(measured)) <= 8
+    # Every search went through the whole space: they found the same best plan.
+    assert len({found["costs"][-1] for found in searches if found["task"] == "limit"}) == 1
+    assert command(tmp_path, *call)[0] == 0
+    assert len(kept.read_text().splitlines()) == 4
+
+
 def test_mistakes_are_one_line(tmp_path):
     write(tmp_path, "tiny.py", TINY)
     for options, message in (
         (["--runs", "0"], "runs is 0; at least 1 plan is measured"),
-        (["--runtime", "all"], "a landscape is of one runtime"),
+        (["--runtime", "all"], "searchers are compared in one runtime"),
         (["--out", "nowhere/x.json"], "its directory cannot be written to"),
     ):
         given = ["bench", "record", "tiny.py:Tiny", "--out", "x.json", *options]
