@@ -2,9 +2,9 @@
 
 For every limit on the drop that the goal asks about, and every draw, a plan improves by how much cheaper
 it is than the best plan known to keep that limit, times the probability that it keeps it when measured.
-Averaged over draws this is expected improvement under constraints (Gardner et al., ICML 2014); over a
-grid of limits it approximates the expected gain in hypervolume. A batch is chosen one by one, each as
-if the ones before it had been measured in every draw.
+Averaged over draws this is expected improvement under constraints (Gardner et al., ICML 2014); over a grid
+of limits, each weighed by the stretch of drops that it stands for, it approximates the expected gain in
+hypervolume. A batch is chosen one by one, each as if the ones before it had been measured in every draw.
 """
 
 from __future__ import annotations
@@ -31,6 +31,16 @@ def goal_limits(goal: Goal) -> Floats:
     return np.array(factors) * goal.max_quality_drop
 
 
+def limit_weights(limits: Floats) -> Floats:
+    """Return the stretch of drops that each limit of a rising grid `[L]` stands for, relative to the mean.
+
+    Stretches begin at 0, meet at the geometric means of neighbours and end at the last limit.
+    """
+    widths = np.diff([0.0, *np.sqrt(limits[1:] * limits[:-1]), limits[-1]])
+    mean = widths.mean()
+    return np.asarray(widths / mean if mean > 0 else np.ones(len(limits)))
+
+
 class Acquisition:
     """Scores plans under a fitted surrogate.
 
@@ -47,6 +57,7 @@ class Acquisition:
         self._surrogate = surrogate
         self._goal = surrogate.goal
         self._limits = goal_limits(self._goal)
+        self._weights = limit_weights(self._limits)
         self._draws = surrogate.draw(rng, worlds)
         # The best of many plans under some draws owes part of that to those draws: others are the judges.
         self._judges = surrogate.draw(rng, JUDGES)
@@ -66,7 +77,7 @@ class Acquisition:
     def score(self, plans: Ints) -> Floats:
         """Return the expected improvement `[N]` of plans `[N, U]`, in shares of the baseline's cost."""
         cost, chance = self._judge(plans, self._draws)
-        return np.asarray((_improvement(cost, self._best) * chance).mean(axis=(0, 1)))
+        return self._expected(_improvement(cost, self._best) * chance)
 
     def score_changes(self, plan: Ints, units: Ints, formats: Ints) -> Floats:
         """Return the expected improvement `[N]` of plans that differ from one plan `[U]` in one unit each."""
@@ -77,7 +88,7 @@ class Acquisition:
             found.bytes_of_changes(*changes),
             found.ok_probability_of_changes(*changes),
         )
-        return np.asarray((_improvement(cost, self._best) * chance).mean(axis=(0, 1)))
+        return self._expected(_improvement(cost, self._best) * chance)
 
     def choose(self, plans: Ints, count: int) -> list[int]:
         """Return the rows of up to `count` plans to measure together, the most promising first."""
@@ -88,7 +99,7 @@ class Acquisition:
         fallback = 1e-6 * (chance.mean(axis=(0, 1)) - 0.1 * cost.mean(axis=0))
         chosen: list[int] = []
         for _ in range(min(count, len(plans))):
-            score = gain.mean(axis=(0, 1)) + fallback
+            score = self._expected(gain) + fallback
             score[chosen] = -np.inf
             pick = int(np.argmax(score))
             chosen.append(pick)
@@ -120,6 +131,10 @@ class Acquisition:
                 break
             current = np.unique(np.array(moved), axis=0)
         return np.unique(np.concatenate(seen), axis=0)
+
+    def _expected(self, gain: Floats) -> Floats:
+        """Return the mean `[N]` of gains `[L, S, N]` over draws and, weighed, over limits."""
+        return np.asarray((gain.mean(axis=1) * self._weights[:, None]).mean(axis=0))
 
     def _judge(self, plans: Ints, draws: SurrogateDraws) -> tuple[Floats, Floats]:
         found = self._surrogate

@@ -10,6 +10,7 @@ import numpy as np
 
 from autoprec.agents.acquisition import FRONT_LIMITS, Acquisition
 from autoprec.agents.history import HistorySearcher
+from autoprec.agents.ilp import knapsack_plans
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.searcher import Problem
 from autoprec.envs.additive import Ints
@@ -34,8 +35,9 @@ class RLSearcher(HistorySearcher):
 
     Before every proposal the surrogate is fitted to all trials and the policy trained a little more on
     worlds drawn from it, under limits around the goal's (all limits, for a whole front). It then plays
-    greedily and by sampling under a spread of limits; the best plans by expected improvement are
-    climbed from, and the batch is chosen among all of them.
+    greedily and by sampling under a spread of limits; beside what it plays stand the knapsack's answers on
+    the same surrogate. The best plans by expected improvement are climbed from, and the batch is chosen among
+    all of them.
 
     It starts from the problem's policy, by default the shipped one, which was trained on synthetic workloads;
     from an untrained one, with a warning, where that cannot be used. The policy carries over from proposal to
@@ -80,13 +82,14 @@ class RLSearcher(HistorySearcher):
         if problem.space.size == 1:
             return []
         surrogate = Surrogate(problem.space, problem.profile, problem.goal).fit(history.trials)
-        played = self._play(surrogate)
+        solved = np.array(knapsack_plans(surrogate, history.seen, rng), np.intp)
+        found = np.concatenate([self._play(surrogate), solved.reshape(-1, len(problem.space.units))])
         acquisition = Acquisition(surrogate, history.trials, rng)
-        starts = played[np.argsort(-acquisition.score(played))[:CLIMBED]]
+        starts = found[np.argsort(-acquisition.score(found))[:CLIMBED]]
         if measured := self._near():
             starts = np.concatenate([starts, np.array(measured, np.intp)])
         climbed = acquisition.climb(problem.space, starts, rounds=ROUNDS)
-        fresh = np.array(history.fresh(np.concatenate([played, climbed]).tolist()), np.intp)
+        fresh = np.array(history.fresh(np.concatenate([found, climbed]).tolist()), np.intp)
         if not len(fresh):
             return []
         return [tuple(plan) for plan in fresh[acquisition.choose(fresh, count)].tolist()]

@@ -38,8 +38,8 @@ SETTINGS = (
     PPOSettings(lr=3e-3),
     PPOSettings(entropy=0.01),
     PPOSettings(epochs=6),
-    PPOSettings(first_iterations=3, iterations=1),
-    PPOSettings(first_iterations=16, iterations=6),
+    PPOSettings(first_iterations=0, iterations=0),
+    PPOSettings(first_iterations=8, iterations=3),
 )
 OWN = 24
 """Runs that each setting asks for beyond the first plans: six proposals."""

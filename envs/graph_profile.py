@@ -274,8 +274,6 @@ def _refusal(runtime: GraphRuntime, unit: Unit, name: str, missing: dict[str, st
         support = runtime.support(module.operation, name)
         if support.level is not Level.NATIVE:
             return support.reason
-    if unit.tied:
-        return f"{runtime.name}: the weights of this unit are tied, and would be held twice"
     return ""
 
 

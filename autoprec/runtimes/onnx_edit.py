@@ -210,7 +210,27 @@ class GraphEditor:
         return f"{place}.dq"
 
     def _int8_weight_only(self, edit: _Edit, node: Any, path: str, _: Calibration | None) -> None:
-        self._dequantised(edit, node, path, node.input[0], self._int8(path))
+        if node.op_type == "Gather":
+            self._int8_rows(edit, node, path)
+        else:
+            self._dequantised(edit, node, path, node.input[0], self._int8(path))
+
+    def _int8_rows(self, edit: _Edit, node: Any, path: str) -> None:
+        """Look rows of int8 up, and dequantise only them."""
+
+        def make() -> list[Any]:
+            found = quantize.int8_channel(self._weight(path))
+            return [
+                _tensor(found.values.numpy(), f"{path}.int8_rows"),
+                _tensor(found.scale.float().view(-1, 1).numpy(), f"{path}.int8_rows_scale"),
+            ]
+
+        table, scales = (edit.weight(tensor) for tensor in self._kept((path, "int8_rows"), make))
+        name, indices = node.name, node.input[1]
+        edit.node("Gather", [table, indices], [f"{name}.i8"], f"{name}.rows")
+        edit.node("Gather", [scales, indices], [f"{name}.scale"], f"{name}.scales")
+        edit.node("Cast", [f"{name}.i8"], [f"{name}.f32"], f"{name}.cast", to=TensorProto.FLOAT)
+        edit.node("Mul", [f"{name}.f32", f"{name}.scale"], [node.output[0]], f"{name}.scaled")
 
     def _dequantised(self, edit: _Edit, node: Any, path: str, source: str, held: list[Any]) -> None:
         """Compute on `source` with the weight dequantised from int8."""

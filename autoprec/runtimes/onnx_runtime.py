@@ -26,6 +26,7 @@ _COMPUTED_BY: dict[str, dict[str, tuple[str, ...]]] = {
         "int8_dynamic_smooth": ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
         "int8_static_smooth": ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm"),
     },
+    "int8_rows": {"int8_weight_only": ("Gather",)},
     "int4": {"int4_weight_only": ("MatMulNBits",)},
     "int4_whole": {"int4_dynamic": ("MatMulNBits",)},
 }
@@ -43,8 +44,10 @@ class OnnxRuntime(GraphRuntime):
         """See `GraphRuntime.support`."""
         if format_name == "fp32":
             return Support(Level.NATIVE)
+        if (operation, format_name) == (Operation.EMBEDDING, "int8_weight_only"):
+            return Support(Level.NATIVE)
         if operation is not Operation.LINEAR:
-            return Support(Level.REFUSED, f"ONNX Runtime: {operation.value} runs in fp32 only")
+            return Support(Level.REFUSED, f"ONNX Runtime: no such format for one {operation.value} layer")
         if format_name in _INT8 and "VNNI" not in capability():
             return Support(Level.REFUSED, "ONNX Runtime's u8×s8 products saturate on processors without VNNI")
         if format_name in (*_INT8, "int4_weight_only", "int4_dynamic"):

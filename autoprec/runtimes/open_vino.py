@@ -17,7 +17,7 @@ from autoprec.runtimes.graph_runtime import GraphRuntime, Ran
 _FORMATS = {
     Operation.LINEAR: {"fp32", "int8_static", "int8_static_smooth", "int8_weight_only", "int4_weight_only"},
     Operation.CONV2D: {"fp32", "int8_static"},
-    Operation.EMBEDDING: {"fp32"},
+    Operation.EMBEDDING: {"fp32", "int8_weight_only"},
 }
 _PLAIN = {"int8_static_smooth": "int8_static"}
 _WANTED = ("runtimePrecision", "originalLayersNames", "layerType")
@@ -66,7 +66,9 @@ class OpenVinoRuntime(GraphRuntime):
             return [found[output] for output in outputs]
 
         def ran(path: str, nodes: Sequence[str], asked: str) -> str:
-            names = [known for name in nodes for known in (f"{name}.bias", f"{name}.matmul", name)]
+            names = [
+                known for name in nodes for known in (f"{name}.bias", f"{name}.matmul", f"{name}.rows", name)
+            ]
             found = next((computed[name] for name in names if name in computed), "nothing that was found")
             # Smoothing is a product before the rounding and fused away: the arithmetic is int8_static's.
             return asked if found == _PLAIN.get(asked) else found
@@ -83,7 +85,9 @@ def _computed(built: Any) -> dict[str, str]:
             continue
         sources = [port.get_source_output() for port in node.inputs()]
         types = [source.get_element_type().get_type_name() for source in sources]
-        computed = _format(info.get("runtimePrecision", ""), types[1] if len(types) > 1 else "")
+        # A look-up reads its table first; what multiplies reads its weight second.
+        held = types[0] if info["layerType"] == "Gather" else types[1] if len(types) > 1 else ""
+        computed = _format(info.get("runtimePrecision", ""), held)
         if info["layerType"] == "Subgraph" and set(types) - _WHOLE:
             computed = "a fused subgraph"  # which of its parts holds what is not told
         # What was fused away may survive only in the name of a constant: `node/transpose_b`.

@@ -20,7 +20,7 @@ from autoprec.envs.timing import TimingSettings  # noqa: E402
 from autoprec.errors import CandidateError, RuntimeRefusedError  # noqa: E402
 from autoprec.kernels import quantize, reference  # noqa: E402
 from autoprec.kernels.calibration import Calibration, Calibrations, smoothed  # noqa: E402
-from autoprec.kernels.registry import Level, Operation  # noqa: E402
+from autoprec.kernels.registry import Level, Operation, held_bytes  # noqa: E402
 from autoprec.prepare import prepare  # noqa: E402
 from autoprec.runtimes.available import GRAPH_RUNTIMES, GraphRuntimes  # noqa: E402
 from autoprec.runtimes.probe import Probe  # noqa: E402
@@ -123,6 +123,61 @@ def test_one_layer_in_a_format_computes_its_reference(setup, name):
     assert rounding > 0
     # What leaves a layer in bfloat16 is rounded again, as much as the layer itself rounds.
     assert gap < (reference.TOLERANCE[name] * plain.norm() if name == "bf16" else 0.1 * rounding)
+
+
+def test_rows_are_looked_up_in_8_bits(setup):
+    prepared, runtime = setup
+    model, ids = prepared.measurer.model, torch.randint(0, 50, (4, 12))
+    rows = plan_for(prepared, runtime, {"table": "int8_weight_only"})
+    with (
+        prepared.measurer.executable(plan_for(prepared, runtime, {})) as plain,
+        prepared.measurer.executable(rows) as executable,
+    ):
+        assert executable.applied()["table"] == ("int8_weight_only", runtime.name)
+        found = executable.model(ids=ids)["pooled"]
+        assert plain.held_bytes() - executable.held_bytes() == 50 * 64 * 4 - 50 * (64 + 4)
+    hidden = quantize.int8_channel(model.table.weight.detach()).dequantize()[ids]
+    expected = (hidden + model.down(torch.relu(model.up(hidden)))).mean(dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 64)
+        self.head = nn.Linear(64, 50, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.table(ids)))
+
+
+class TiedTexts:
+    def build_model(self):
+        torch.manual_seed(0)
+        return Tied()
+
+    def example_inputs(self):
+        return {"ids": torch.arange(8).view(2, 4)}
+
+
+def test_a_head_that_is_tied_to_an_embedding_takes_what_both_have():
+    pytest.importorskip("openvino")
+    prepared = prepare(TiedTexts, "latency")
+    prepared.use_runtime("openvino")
+    runtime = prepared.graph_runtime("openvino")
+    assert runtime.prepare() == {}
+    (unit,) = prepared.discovery.units
+    model, ids = prepared.measurer.model, torch.randint(0, 50, (2, 4))
+    with prepared.measurer.executable(
+        plan_for(prepared, runtime, {unit.name: "int8_weight_only"})
+    ) as executable:
+        applied = {path: name for path, (name, _) in executable.applied().items()}
+        assert applied == {"table": "int8_weight_only", "head": "int8_weight_only"}
+        found = executable.model(ids=ids)
+        assert executable.held_bytes() < held_bytes(model)
+    weight = quantize.int8_channel(model.head.weight.detach()).dequantize()
+    torch.testing.assert_close(found, torch.tanh(weight[ids]) @ weight.t(), rtol=1e-4, atol=1e-5)
 
 
 class Rows(nn.Module):
