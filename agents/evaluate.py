@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, Goal, Trial, best_trial, pareto_front
 
@@ -98,28 +96,3 @@ def gain(problem: Problem, trials: Sequence[Trial]) -> float:
         return hypervolume(trials, goal, (start, reach)) / max(start * reach, 1e-300)
     best = best_trial(trials, goal)
     return 0.0 if best is None else 1 - best.cost(goal) / max(start, 1e-300)
-
-
-def regret(trials: Sequence[Trial], goal: Goal, optimum: Trial, start: float = 1.0) -> float:
-    """Return how much of the possible gain was missed, 0 (optimal) to 1 (nothing gained).
-
-    The gain runs from `start` (the baseline's cost: 1 for time, its bytes for memory) to the optimum's
-    cost; a search without a plan that meets the goal has gained nothing.
-    """
-    best = best_trial(trials, goal)
-    possible = start - optimum.cost(goal)
-    if best is None:
-        return 1.0
-    if possible <= 0:
-        return 0.0
-    return float(np.clip((best.cost(goal) - optimum.cost(goal)) / possible, 0.0, 1.0))
-
-
-def runs_to_gain(
-    trials: Sequence[Trial], goal: Goal, optimum: Trial, share: float = 0.95, start: float = 1.0
-) -> int | None:
-    """Return after how many trials `share` of the possible gain was reached, or `None` if never."""
-    for count in range(1, len(trials) + 1):
-        if regret(trials[:count], goal, optimum, start) <= 1 - share:
-            return count
-    return None

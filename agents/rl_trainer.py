@@ -13,9 +13,9 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from autoprec.agents.ppo_settings import PPOSettings
-from autoprec.agents.process_state import ProcessState
 from autoprec.agents.rl_module import PrecisionModule
 from autoprec.agents.rl_runner import BatchedEnvRunner, choose, encode
+from autoprec.agents.training_state import TrainingState
 from autoprec.envs.additive import Floats, Ints
 from autoprec.envs.episodes import Beliefs, Episodes
 from autoprec.envs.precision_env import Truth
@@ -30,8 +30,8 @@ class Trainer:
     This is the loop of RLlib's `PPO.training_step` without its actors: no Ray cluster is started, so no
     background process disturbs the timing of measured runs, and a search starts seconds sooner.
 
-    What it does to the process is undone after every call (`ProcessState`): measured runs in between must not
-    notice it, nor it them.
+    What it does to the process is undone after every call (`TrainingState`): measured runs in between must
+    not notice it, nor it them.
 
     Args:
         seed: Seeds network, environments and sampling.
@@ -50,7 +50,7 @@ class Trainer:
         # RLlib warns at every start that its present API is the present one, and of its own deprecated calls.
         for name in ("ray", "ray.rllib"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        self._process = ProcessState(seed)
+        self._process = TrainingState(seed)
         with self._process:
             self._config = ppo_config(seed, len(surrogate.space.units), limit_factors, settings)
             self._runner = BatchedEnvRunner(config=self._config)

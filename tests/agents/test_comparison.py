@@ -92,7 +92,7 @@ def test_the_command_writes_figures_and_goes_on_where_it_was(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to search: give landscape files, or --synthetic 20"),
+        ([], "nothing to search: give landscape files, --synthetic 20 or --live WORKLOAD"),
         (["--synthetic", "1", "--searchers", "rll"], "unknown searcher 'rll'"),
         (["--synthetic", "1", "--runs", "0,5"], "runs is '0,5'; give numbers above 0"),
         (["--synthetic", "1", "--tasks", "both"], "tasks is 'both'; use limit, front"),

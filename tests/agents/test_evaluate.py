@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoprec.agents.evaluate import hypervolume, regret, run_search, runs_to_gain
+from autoprec.agents.evaluate import hypervolume, run_search
 from autoprec.agents.random_search import RandomSearcher
 from autoprec.agents.searcher import Problem
 from autoprec.agents.warm_start import cheapest_plan, harmless_plan, initial_plans
@@ -25,22 +25,6 @@ def test_hypervolume_is_the_area_under_the_front() -> None:
     assert hypervolume([trial(1.5, 0.0), trial(0.5, 2.0)], GOAL, (1.0, 1.0)) == 0
     assert hypervolume([trial(0.5, -0.3)], GOAL, (1.0, 1.0)) == pytest.approx(0.5)
     assert hypervolume([], GOAL, (1.0, 1.0)) == 0
-
-
-def test_regret_is_the_missed_share_of_the_gain() -> None:
-    optimum = trial(0.5, 0.01)
-    assert regret([trial(0.75, 0.0)], GOAL, optimum) == pytest.approx(0.5)
-    assert regret([trial(0.75, 0.0), trial(0.5, 0.0)], GOAL, optimum) == 0
-    assert regret([trial(0.3, 0.02)], GOAL, optimum) == 1
-    assert regret([trial(1.2, 0.0)], GOAL, optimum) == 1
-    assert regret([trial(1.2, 0.0)], GOAL, trial(1.0, 0.0)) == 0
-
-
-def test_runs_to_gain_counts_from_one() -> None:
-    optimum = trial(0.5, 0.0)
-    trials = [trial(0.9, 0.0), trial(0.52, 0.0), trial(0.5, 0.0)]
-    assert runs_to_gain(trials, GOAL, optimum) == 2
-    assert runs_to_gain(trials[:1], GOAL, optimum) is None
 
 
 def test_the_first_plans_are_measured_once_and_counted() -> None:

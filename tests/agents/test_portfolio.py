@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from regret import regret
 
-from autoprec.agents.evaluate import regret, run_search
+from autoprec.agents.evaluate import run_search
 from autoprec.agents.portfolio import Portfolio
 from autoprec.agents.searcher import Problem, make_searcher
 from autoprec.agents.warm_start import initial_plans

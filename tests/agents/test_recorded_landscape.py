@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from regret import regret
 
-from autoprec.agents.evaluate import regret, run_search
+from autoprec.agents.evaluate import run_search
 from autoprec.agents.searcher import Problem, make_searcher
 from autoprec.agents.warm_start import initial_plans
 from autoprec.envs.landscape import Landscape

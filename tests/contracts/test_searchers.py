@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from regret import regret
 
-from autoprec.agents.evaluate import regret, run_search
+from autoprec.agents.evaluate import run_search
 from autoprec.agents.portfolio import PRIOR, Portfolio
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.rl import RLSearcher
