@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoprec.agents.acquisition import FRONT_LIMITS, Acquisition
+from autoprec.agents.acquisition import FRONT_LIMITS
 from autoprec.agents.history import HistorySearcher
-from autoprec.agents.ilp import knapsack_plans
+from autoprec.agents.ilp import promising_plans
 from autoprec.agents.ppo_settings import PPOSettings
 from autoprec.agents.searcher import Problem
 from autoprec.envs.additive import Ints
-from autoprec.envs.space import Assignment
 from autoprec.envs.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 DEFAULTS = PPOSettings()
 SAMPLES = 8
 """Plans taken from the policy for each limit: its most likely one, and samples."""
-CLIMBED = 8
-"""How many of the best plans are improved by single-unit moves."""
-ROUNDS = 8
-"""Most moves of each."""
 
 
 class RLSearcher(HistorySearcher):
@@ -35,9 +30,8 @@ class RLSearcher(HistorySearcher):
 
     Before every proposal the surrogate is fitted to all trials and the policy trained a little more on
     worlds drawn from it, under limits around the goal's (all limits, for a whole front). It then plays
-    greedily and by sampling under a spread of limits; beside what it plays stand the knapsack's answers on
-    the same surrogate. The best plans by expected improvement are climbed from, and the batch is chosen among
-    all of them.
+    greedily and by sampling under a spread of limits. The batch is chosen by expected improvement among
+    those plans and the knapsack's on the same surrogate.
 
     It starts from the problem's policy, by default the shipped one, which was trained on synthetic workloads;
     from an untrained one, with a warning, where that cannot be used. The policy carries over from proposal to
@@ -82,25 +76,7 @@ class RLSearcher(HistorySearcher):
         if problem.space.size == 1:
             return []
         surrogate = Surrogate(problem.space, problem.profile, problem.goal).fit(history.trials)
-        solved = np.array(knapsack_plans(surrogate, history.seen, rng), np.intp)
-        found = np.concatenate([self._play(surrogate), solved.reshape(-1, len(problem.space.units))])
-        acquisition = Acquisition(surrogate, history.trials, rng)
-        starts = found[np.argsort(-acquisition.score(found))[:CLIMBED]]
-        if measured := self._near():
-            starts = np.concatenate([starts, np.array(measured, np.intp)])
-        climbed = acquisition.climb(problem.space, starts, rounds=ROUNDS)
-        fresh = np.array(history.fresh(np.concatenate([found, climbed]).tolist()), np.intp)
-        if not len(fresh):
-            return []
-        return [tuple(plan) for plan in fresh[acquisition.choose(fresh, count)].tolist()]
-
-    def _near(self) -> list[Assignment]:
-        """Return measured plans to climb from: the best; for a whole front, members of it, spread evenly."""
-        best, front = self.history.best(), self.history.front()
-        if self.problem.goal.whole_front and front:
-            places = np.linspace(0, len(front) - 1, CLIMBED).round().astype(int)
-            return list(dict.fromkeys(front[place].assignment for place in places.tolist()))
-        return [] if best is None else [best.assignment]
+        return promising_plans(history, surrogate, count, rng, self._play(surrogate))
 
     def _play(self, surrogate: Surrogate) -> Ints:
         """Train on the surrogate and return distinct plans that the policy plays."""
