@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from autoprec.errors import SettingError
+
 bench = typer.Typer(
     help="Compare searchers on recorded and synthetic landscapes.",
     no_args_is_help=True,
@@ -100,6 +102,8 @@ def bench_searchers(
     from autoprec.benching import Wanted
     from autoprec.console import run_compare
 
+    if live is None and (max_quality_drop, runtime, formats, store) != (None, "eager", None, None):
+        raise SettingError("--max-quality-drop, --runtime, --formats and --store go with --live WORKLOAD")
     wanted = Wanted.check(
         landscapes or [], synthetic, searchers, seeds, runs, tasks, objective, live=live is not None
     )

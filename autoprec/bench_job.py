@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autoprec.envs.space import Trial, purpose_of
+from autoprec.envs.space import Trial, best_trial, purpose_of
 from autoprec.errors import SettingError
 from autoprec.job_state import running_job
 from autoprec.prepare import prepare
@@ -63,18 +63,17 @@ def bench_job(
         )
         store.create_job(job)
     before = job.elapsed_seconds
-    count = 0
+    trials: list[Trial] = []
 
     def elapsed() -> float:
         return before + time.perf_counter() - started
 
     def hear(trial: Trial) -> None:
-        nonlocal count
-        count += 1
+        trials.append(trial)
         heard(trial)
-        progress.standing(
-            Standing(count, runs, 0, elapsed(), time.perf_counter() - started, None, None, trial)
-        )
+        best = best_trial(trials, goal)
+        searching = time.perf_counter() - started
+        progress.standing(Standing(len(trials), runs, 0, elapsed(), searching, None, best, trial))
 
     with running_job(store, job.id, elapsed):
         progress.phase("preparing")

@@ -32,7 +32,11 @@ def tune(
     ] = None,
     max_memory: Annotated[str | None, typer.Option(help="Limit on weights: 80MB, or 40% of now.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Measured runs (200) or wall time (90s, 20m). Default: by model size.")
+        str | None,
+        typer.Option(
+            help="Measured runs (200; profiling and winners come on top) or wall time of all (90s, 20m). "
+            "Default: by model size."
+        ),
     ] = None,
     runtime: Annotated[
         str,

@@ -162,8 +162,9 @@ def show_result(console: Console, result: TuneResult) -> None:
     for note in result.notes:
         console.print(f"Note: {note}", soft_wrap=True)
     spent = result.spending
+    runs = f"{result.tried} measured run{'s' * (result.tried != 1)}"
     console.print(
-        f"{result.tried} measured runs ({result.cached} from the store); setup {spent.setup:.0f} s, "
+        f"{runs} ({result.cached} from the store); setup {spent.setup:.0f} s, "
         f"profile {spent.profile:.0f} s, measuring {spent.measuring:.0f} s, thinking {spent.thinking:.0f} s, "
         f"winners again {spent.fresh:.0f} s",
         soft_wrap=True,
@@ -243,7 +244,7 @@ class PlainProgress(Progress):
         """See `Progress`."""
         _stop_if_asked()
         if self._due():
-            self._print(f"searching: {describe(standing)}")
+            self._print(f"{self._phase}: {describe(standing)}")
 
     def note(self, text: str) -> None:
         """See `Progress`."""

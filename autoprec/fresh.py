@@ -22,6 +22,8 @@ from autoprec.plan import AS_GIVEN, Evidence, Interval, Plan, Quality
 from autoprec.prepare import Prepared
 from autoprec.store.records import Context, Run
 
+UNSURE = 1.25
+"""Ratio of the ends of a speedup's interval from which a job says that it is unsure."""
 WANTED = 3
 """Plans that hold the goal when measured fresh, before the best of them is called best."""
 ATTEMPTS = 8
@@ -145,7 +147,7 @@ class FreshMeasuring:
         )
         for index, trial in enumerate(picked):
             if self._spent():
-                notes.append("the time budget ended before all of the Pareto front was measured again")
+                notes.append("the time for measuring again ended before all of the Pareto front was")
                 break
             progress("Pareto front", 0.7 + 0.3 * index / FRONT_SIZE)
             self._measured(self._plan(trial.assignment), trial.searcher)
@@ -184,6 +186,11 @@ class FreshMeasuring:
                 )
                 best = lossless
         speedup = _evidence(best).speedup
+        if speedup.high > UNSURE * speedup.low:
+            notes.append(
+                f"the best plan's speedup is unsure ({speedup.low:.2f}x to {speedup.high:.2f}x): "
+                "something else may have used the machine; autoprec check measures it again"
+            )
         if self.goal.objective == "memory" and speedup.high < 1.0:
             notes.append(
                 f"the best plan is smaller and slower: it runs at {speedup.value:.3f}x ({speedup.low:.3f} to "

@@ -245,7 +245,10 @@ class TuningJob:
             enough = HOPELESS * min(cost for name, cost in lossless.items() if name != search.name)
             # What is far from enough by the profile is not worth a run to be told so.
             if OPTIMISM * promises[search.name] >= enough:
-                return "by its profile, no plan of it is better than another's without loss"
+                times = HOPELESS * promises[search.name] / enough
+                return (
+                    f"its profile promises no plan below {times:.2f} times the cost of another without loss"
+                )
             if search.scout(cheapest_plan(search.problem)) >= enough:
                 return "without any limit on quality it is no better than another without loss"
             return ""

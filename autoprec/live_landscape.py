@@ -76,4 +76,5 @@ def live_landscape(
         UserError: The workload or a setting cannot be used.
     """
     with bench_job(workload, settings, store, "compare", progress) as measured:
+        progress.phase("comparing")
         yield LiveLandscape(measured, f"{settings.workload} {settings.objective} in {measured.name}, live")

@@ -104,9 +104,15 @@ class TuneResult:
 
     @property
     def compared(self) -> bool:
-        """Whether lower precision was measured at all, where the space has any."""
-        same = (self.space.baseline, assignment_of(tuple(self.lossless.formats.values())))
-        return self.space.size <= 1 or any(trial.assignment not in same for trial in self.trials)
+        """Whether lower precision was measured at all, in the search or after it, where the space has any."""
+        lossless = self.lossless.formats
+        same = (self.space.baseline, assignment_of(tuple(lossless.values())))
+        kept = (self.best, self.bound, *self.front)
+        return (
+            self.space.size <= 1
+            or any(trial.assignment not in same for trial in self.trials)
+            or any(plan is not None and plan.formats != lossless for plan in kept)
+        )
 
 
 def runtime_rows(result: TuneResult) -> list[tuple[str, ...]]:

@@ -133,10 +133,7 @@ def discover(
     if not seen:
         raise WorkloadError(
             f"{loaded.reference}: the model has no tunable unit; "
-            + (
-                "; ".join(f"{path or 'the model'}: {why}" for path, why in list(left.items())[:5])
-                or "no weights"
-            )
+            + ("; ".join(f"{_quoted(path)}: {why}" for path, why in list(left.items())[:5]) or "no weights")
         )
     modules = {path: model.get_submodule(path) for path in seen}
     unions = [*_siblings(seen), *_tied(modules), *_user_groups(patterns, seen)]
@@ -229,6 +226,10 @@ def _siblings(seen: dict[str, _Seen]) -> Iterator[list[str]]:
         if record.operation is Operation.LINEAR:
             together.setdefault((path.rpartition(".")[0], *record.reads), []).append(path)
     yield from together.values()
+
+
+def _quoted(path: str) -> str:
+    return repr(path) if path else "the model"
 
 
 def _tied(modules: dict[str, nn.Module]) -> Iterator[list[str]]:

@@ -121,7 +121,7 @@ CASES = [
     (["tune", "mine.py:Raises"], "quality(model) raised on the model as it came: ValueError: no data"),
     (["tune", "mine.py:Leaves"], "quality(model) called exit(0)"),
     (["tune", "mine.py:BadMetrics"], "metrics(model)['loss'] returned nan"),
-    (["tune", "mine.py:NoUnit"], "the model has no tunable unit; 0: no kernel for LayerNorm"),
+    (["tune", "mine.py:NoUnit"], "the model has no tunable unit; '0': no kernel for LayerNorm"),
     (["tune", "mine.py:Rejects"], "the example inputs raised on the model as it came: RuntimeError"),
     (["tune", "mine.py:NoModel"], "build_model() returned an object of type dict"),
     (["tune", "mine.py:Broken"], "NaN or infinity in the output"),

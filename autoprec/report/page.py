@@ -36,7 +36,9 @@ def write_report(result: TuneResult, path: Path) -> Path:
     try:
         write_in_one_step(path, content)
     except OSError as error:
-        raise PlanError(f"cannot write report {str(path)!r}: {error.strerror or error}") from error
+        raise PlanError(
+            f"cannot write report {str(path)!r}: {error.strerror or error}; plans and runs are in the store"
+        ) from error
     return path
 
 
