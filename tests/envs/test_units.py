@@ -293,7 +293,7 @@ class TestWhatCannotBeTuned:
         (nn.Linear(8, 8), "the model: it is the whole model"),
         (nn.LSTM(8, 8), "the model: no kernel for LSTM"),
         (nn.ReLU(), "no weights"),
-        (nn.Sequential(nn.LayerNorm(8)), "0: no kernel for LayerNorm"),
+        (nn.Sequential(nn.LayerNorm(8)), "'0': no kernel for LayerNorm"),
     ])  # fmt: skip
     def test_a_model_without_a_unit_is_refused_with_the_reasons(self, model, says):
         with pytest.raises(WorkloadError, match="the model has no tunable unit; ") as caught:
@@ -301,7 +301,7 @@ class TestWhatCannotBeTuned:
         assert says in str(caught.value)
 
     def test_excluding_everything_leaves_no_unit(self):
-        with pytest.raises(WorkloadError, match=r"no tunable unit; 0: excluded by '\.\*'"):
+        with pytest.raises(WorkloadError, match=r"no tunable unit; '0': excluded by '\.\*'"):
             find(nn.Sequential(nn.Linear(8, 8)), exclude=[".*"])
 
     @pytest.mark.parametrize(
