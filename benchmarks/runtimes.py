@@ -2,7 +2,7 @@
 
     python -m benchmarks.runtimes minilm 0.005 5m [latency|throughput]
 
-Rows: each runtime's fp32 as exported; ONNX Runtime's dynamic int8 and 4-bit weights of everything; NNCF's
+Rows: each runtime's fp32 as exported; ONNX Runtime's int8 and 4-bit weights of everything; NNCF's
 int8 of everything and its int8 and int4 weights (where nncf is installed); the best plan of all runtimes.
 """
 
@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,10 +148,39 @@ def _as_exported(prepared: Prepared, source: Path, target: Path) -> None:
     onnx.save_model(onnx.load(str(source)), str(target))
 
 
-def _ort_dynamic(prepared: Prepared, source: Path, target: Path) -> None:
+def _ort_dynamic(prepared: Prepared, source: Path, target: Path, *, per_channel: bool = True) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(str(source), str(target), per_channel=True, weight_type=QuantType.QInt8)
+    quantize_dynamic(str(source), str(target), per_channel=per_channel, weight_type=QuantType.QInt8)
+
+
+def _ort_static(activation: str) -> Make:
+    def make(prepared: Prepared, source: Path, target: Path) -> None:
+        from onnxruntime.quantization import QuantType, quantize_static
+        from onnxruntime.quantization.calibrate import CalibrationDataReader
+
+        class Reader(CalibrationDataReader):  # type: ignore[misc]  # has no types
+            def __init__(self) -> None:
+                self._batches = iter(_batches(prepared))
+
+            def get_next(self) -> dict[str, Any] | None:
+                return next(self._batches, None)
+
+        quantize_static(
+            str(source), str(target), Reader(), per_channel=True, weight_type=QuantType.QInt8,
+            activation_type=getattr(QuantType, activation),
+        )  # fmt: skip
+
+    return make
+
+
+def _batches(prepared: Prepared) -> list[dict[str, Any]]:
+    """Return what calibrates tools that take the inputs of one graph."""
+    batches = [prepared.measurer.examples[0].inputs, *prepared.calibration]
+    forms = prepared.graph_runtime("openvino").exported.calls.forms
+    if len(forms) > 1 or not all(isinstance(batch, dict) for batch in batches):
+        raise RuntimeRefusedError("it takes batches of one graph's inputs")
+    return [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
 
 
 def _ort_int4(prepared: Prepared, source: Path, target: Path) -> None:
@@ -165,11 +195,7 @@ def _nncf(prepared: Prepared, source: Path, target: Path) -> None:
     import nncf
     import openvino
 
-    batches = [prepared.measurer.examples[0].inputs, *prepared.calibration]
-    forms = prepared.graph_runtime("openvino").exported.calls.forms
-    if len(forms) > 1 or not all(isinstance(batch, dict) for batch in batches):
-        raise RuntimeRefusedError("nncf.quantize takes batches of one graph's inputs")
-    data = nncf.Dataset([{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches])
+    data = nncf.Dataset(_batches(prepared))
     made = nncf.quantize(openvino.Core().read_model(str(source)), data, model_type=nncf.ModelType.TRANSFORMER)
     openvino.save_model(made, str(target.with_suffix(".xml")), compress_to_fp16=False)
 
@@ -190,6 +216,9 @@ ROWS: tuple[tuple[str, str, Make], ...] = (
     ("onnxruntime fp32", "onnxruntime", _as_exported),
     ("openvino fp32", "openvino", _as_exported),
     ("onnxruntime, quantize_dynamic of everything", "onnxruntime", _ort_dynamic),
+    ("onnxruntime, the same with a scale a tensor", "onnxruntime", partial(_ort_dynamic, per_channel=False)),
+    ("onnxruntime, quantize_static, u8 inputs", "onnxruntime", _ort_static("QUInt8")),
+    ("onnxruntime, quantize_static, s8 inputs", "onnxruntime", _ort_static("QInt8")),
     ("onnxruntime, 4-bit weights everywhere", "onnxruntime", _ort_int4),
     ("openvino, nncf.quantize of everything", "openvino", _nncf),
     ("openvino, nncf int8 weights", "openvino", _nncf_weights("INT8_ASYM")),
