@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from autoprec.envs.space import Trial, best_trial, purpose_of
 from autoprec.errors import SettingError
-from autoprec.job_state import running_job
+from autoprec.job_state import new_job, running_job
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.runtime_search import JobParts, RuntimeSearch
 from autoprec.settings import TuneSettings
-from autoprec.store.records import Job
 from autoprec.store.store import Store
 
 
@@ -53,15 +51,7 @@ def bench_job(
         raise SettingError("searchers are compared in one runtime: give --runtime eager or another, not all")
     started = time.perf_counter()
     key = f"{purpose} {settings.key}"[:32]
-    job = store.resumable_job(key)
-    if job is None:
-        job = Job(
-            id=uuid.uuid4().hex[:10],
-            workload=settings.workload,
-            settings=settings.model_dump(mode="json") | {"purpose": purpose},
-            settings_key=key,
-        )
-        store.create_job(job)
+    job = store.resumable_job(key) or new_job(store, settings, key, purpose=purpose)
     before = job.elapsed_seconds
     trials: list[Trial] = []
 

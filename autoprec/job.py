@@ -6,7 +6,6 @@ import contextlib
 import math
 import shutil
 import time
-import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
 from autoprec.errors import CandidateError, RuntimeRefusedError, SettingError, one_line
 from autoprec.fresh import Verdict
-from autoprec.job_state import running_job
+from autoprec.job_state import new_job, running_job
 from autoprec.plan import MODULE_RUNTIMES, Plan
 from autoprec.playoff import fastest
 from autoprec.prepare import prepare
@@ -25,7 +24,6 @@ from autoprec.result import RuntimeOutcome, Spending, TuneResult
 from autoprec.runtime_search import JobParts, RuntimeSearch
 from autoprec.runtimes.written import written_and_foreign
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
-from autoprec.store.records import Job
 from autoprec.store.store import Store
 
 FRESH_SHARE = 0.2
@@ -75,13 +73,7 @@ class TuningJob:
         if found is None:
             if resume:
                 progress.note("no unfinished job of these settings is in the store: starting a new one")
-            found = Job(
-                id=uuid.uuid4().hex[:10],
-                workload=settings.workload,
-                settings=settings.model_dump(mode="json"),
-                settings_key=settings.key,
-            )
-            store.create_job(found)
+            found = new_job(store, settings, settings.key)
         self.job = found
         self._trials: list[Trial] = []
         self._search_started = self._started

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from autoprec.errors import StoreError
 from autoprec.lock import JobRunningError, job_lock
+from autoprec.settings import TuneSettings
+from autoprec.store.records import Job
 from autoprec.store.store import Store
+
+
+def new_job(store: Store, settings: TuneSettings, key: str, **more: str) -> Job:
+    """Create a job of settings in the store; `key` finds it again, `more` is kept beside the settings."""
+    job = Job(
+        id=uuid.uuid4().hex[:10],
+        workload=settings.workload,
+        settings=settings.model_dump(mode="json") | more,
+        settings_key=key,
+    )
+    store.create_job(job)
+    return job
 
 
 @contextmanager

@@ -5,10 +5,10 @@ import numpy as np
 from autoprec.envs.space import best_trial
 
 
-def regret(trials, goal, optimum, start=1.0):
-    """Return the share of the gain from `start` to the optimum's cost that was missed, 0 to 1."""
+def regret(trials, goal, optimum):
+    """Return the share of the gain from the baseline to the optimum's cost that was missed, 0 to 1."""
     best = best_trial(trials, goal)
-    possible = start - optimum.cost(goal)
+    possible = 1.0 - optimum.cost(goal)
     if best is None:
         return 1.0
     if possible <= 0:
