@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.tiles import MOST_STAGES_AMD
 
-OPERATIONS = ("quantize",)
+OPERATIONS = ("quantize", "scaled_mm", "weight_only_mm")
 """Operations that have Triton kernels, each in a file of its name."""
 
 
@@ -46,7 +47,7 @@ class Target:
 _WIDE = r"ld\.global[.\w:]*\.(v4\.b32|v2\.b64|v8\.b32|v4\.b64)|cp\.async[.\w]*\s+\[[^\n]*, 0x10"
 TARGETS = (
     Target("cuda:80", 32, 163 * 1024, r"mma\.sync", _WIDE),
-    Target("cuda:90", 32, 227 * 1024, r"wgmma\.mma_async", _WIDE),
+    Target("cuda:90", 32, 227 * 1024, r"wgmma\.mma_async|mma\.sync", _WIDE),
     Target("cuda:100", 32, 227 * 1024, r"tcgen05\.mma|mma\.sync", _WIDE),
     Target("hip:gfx942", 64, 64 * 1024, r"v_mfma", r"(global|buffer)_load_dwordx4"),
 )
@@ -99,7 +100,8 @@ def compile_case(case: Case, target: Target) -> Compiled:
         if kind != "constexpr" and name not in case.odd and (kind.startswith("*") or kind.startswith("i"))
     }
     source = ASTSource(case.kernel, signature, constants, divisible)
-    options = {"num_warps": case.warps, "num_stages": case.stages}
+    stages = case.stages if backend == "cuda" else min(case.stages, MOST_STAGES_AMD)
+    options = {"num_warps": case.warps, "num_stages": stages}
     try:
         made = triton.compile(source, target=GPUTarget(backend, arch, target.warp), options=options)
     except Exception as error:
