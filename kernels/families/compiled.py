@@ -88,7 +88,9 @@ def native(family: Family, operand: str, compiled: Mapping[str, Compiled] | None
         return Support(Level.NATIVE)
     for case, reason in told.refused.items():
         if _is_about(case, operand):
-            return Support(Level.REFUSED, f"Triton {told.triton} does not compile {case} for {target}: {reason}")
+            return Support(
+                Level.REFUSED, f"Triton {told.triton} does not compile {case} for {target}: {reason}"
+            )
     return Support(Level.NATIVE)
 
 
