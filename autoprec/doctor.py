@@ -32,7 +32,7 @@ def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
 
 
 def describe_family(device: torch.device) -> str:
-    """Return one sentence: the family of a device, whether it is verified, and what it multiplies natively."""
+    """Return the family of a device, whether it is verified and what it multiplies natively, on a line."""
     family = detect(device)
     if family is None:
         return "Family: none that is described; docs/devices.md says how to add one"

@@ -45,10 +45,10 @@ def read_compiled(file: Traversable) -> dict[str, Compiled]:
         raise ValueError(f"{file.name} is no JSON: {error}") from None
     top = Section(file.name, values)
     found = {}
-    for target in top.keys():
+    for target in top.left():
         section = top.section(target)
         told = section.section("refused")
-        refused = {case: told.text(case) for case in told.keys()}
+        refused = {case: told.text(case) for case in told.left()}
         compiled = section.texts("compiled")
         if both := sorted(refused.keys() & set(compiled)):
             raise section.wrong("compiled", both, "these cases are refused too; keep one of both")

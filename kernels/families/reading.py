@@ -113,7 +113,7 @@ class Section:
             raise self.wrong(key, value, "give a list of tables")
         return [Section(f"{self.place}: {key}[{index}]", item) for index, item in enumerate(value)]
 
-    def keys(self) -> tuple[str, ...]:
+    def left(self) -> tuple[str, ...]:
         """Return the keys that were not taken yet."""
         return tuple(self._left)
 
@@ -124,10 +124,10 @@ class Section:
 
 
 def _operands(section: Section) -> tuple[str, ...]:
-    for key in section.keys():
+    for key in section.left():
         if key not in OPERANDS:
             raise ValueError(f"{section.place}: {key} is no number type; known: {', '.join(OPERANDS)}")
-    return section.keys()
+    return section.left()
 
 
 def _match(section: Section) -> Match:
@@ -251,7 +251,8 @@ def read_families(folder: Traversable) -> dict[str, Family]:
         for other in families.values():
             if _same(family.match, other.match):
                 raise ValueError(
-                    f"{file.name}: match is {values['match']!r}; {other.name}.toml has it too, so give another priority"
+                    f"{file.name}: match is {values['match']!r}; {other.name}.toml fits the same devices, so give "
+                    "another priority"
                 )
         families[name] = family
     return families

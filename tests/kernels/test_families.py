@@ -63,8 +63,8 @@ rates = { float32 = 50 }
 
 def test_all_that_the_project_speaks_of_is_described():
     assert set(FAMILIES) == {
-        "ampere", "ampere_ga10x", "ada", "hopper", "blackwell", "cdna2", "cdna3", "amx", "avx512", "avx2", "xpu",
-        "ascend",
+        "ampere", "ampere_ga10x", "ada", "hopper", "blackwell", "cdna2", "cdna3",
+        "amx", "avx512", "avx2", "xpu", "ascend",
     }  # fmt: skip
     assert [name for name, family in FAMILIES.items() if family.verified] == ["avx512"]
 
@@ -83,12 +83,11 @@ def test_no_rate_is_out_of_all_proportion():
         rates = [c.rates[operand] for f in FAMILIES.values() for c in f.chips if operand in c.rates]
         assert not rates or max(rates) <= 100 * min(rates)
     for chip in (chip for family in FAMILIES.values() for chip in family.chips):
-        by_width = [
-            chip.rates[name] for name in ("float32", "tf32", "bfloat16", "int8", "int4") if name in chip.rates
-        ]
+        order = ("float32", "tf32", "bfloat16", "int8", "int4")
+        by_width = [chip.rates[operand] for operand in order if operand in chip.rates]
         assert by_width == sorted(by_width), f"{chip.name} is slower at narrower numbers"
-        pairs = zip(by_width, by_width[1:], strict=False)
-        assert all(narrow <= 8 * wide for wide, narrow in pairs), f"{chip.name} has a figure with sparsity"
+        if "tf32" in chip.rates:
+            assert chip.rates["bfloat16"] <= 2.1 * chip.rates["tf32"], f"{chip.name} has a rate with sparsity"
     bandwidths = [c.memory_gb_per_s for f in FAMILIES.values() for c in f.chips if c.memory_gb_per_s]
     assert max(bandwidths) <= 100 * min(bandwidths)
 
@@ -202,14 +201,14 @@ def test_a_file_in_the_folder_is_all_it_takes(tmp_path):
     ("bytes = 101376\nsource = \"its manual\"", "bytes = 101376", "shared_memory: source is missing"),
     ("float32 = { by", "float33 = { by", "native: float33 is no number type; known: float32"),
     ('by = "cores", source = "its manual"', 'by = "cores"', "native: float32: source is missing"),
-    ('by = "cores",', 'by = "cores", operations_per_cycle = 3,', "native: float32: operations_per_cycle is 3"),
+    ('by = "cores",', 'by = "cores", operations_per_cycle = 3,', "float32: operations_per_cycle is 3"),
     ('by = "cores",', 'by = "cores", needs = ["x"],', "native: float32: needs is ('x',); leave it out"),
     ("float32 = 50", "float32 = -50", "tensor.toml: chips[0]: rates: float32 is -50; give a number greater"),
     ("float32 = 50", "float32 = inf", "chips[0]: rates: float32 is inf"),
     ("float32 = 50", "float32 = '50'", "chips[0]: rates: float32 is '50'; give a number"),
     ("float32 = 50", "int8 = 50", "chips[0]: rates: int8 is 50.0; the family does not multiply int8"),
     ("memory_gb_per_s = 1000", "memory_gb_per_s = 0", "chips[0]: memory_gb_per_s is 0"),
-    ("memory_gb_per_s = 1000", "memory_gb_per_second = 9", "chips[0]: memory_gb_per_second is 9; no such key"),
+    ("memory_gb_per_s = 1000", "memory_gb_per_h = 9", "chips[0]: memory_gb_per_h is 9; no such key"),
     ('source = "its data sheet"', "", "tensor.toml: chips[0]: source is missing"),
     ("[native]", "[native", "tensor.toml is no TOML"),
 ])  # fmt: skip
@@ -223,7 +222,7 @@ def test_what_a_file_should_not_say_is_refused_with_its_place(tmp_path, old, new
 def test_two_families_that_cannot_be_told_apart_are_refused(tmp_path):
     (tmp_path / "tensor.toml").write_text(GOOD)
     (tmp_path / "twin.toml").write_text(GOOD)
-    with pytest.raises(ValueError, match=r"twin\.toml: match is .*tensor\.toml has it too"):
+    with pytest.raises(ValueError, match=r"twin\.toml: match is .*tensor\.toml fits the same"):
         read_families(tmp_path)
     (tmp_path / "twin.toml").write_text(GOOD.replace('archs = ["12.0"]', 'archs = ["12.0"]\npriority = 1'))
     assert recognise(Machine("cuda", "12.0"), read_families(tmp_path)).name == "twin"
@@ -258,7 +257,7 @@ def test_what_compiling_refused_overrides_the_claim(tmp_path):
     ("[]", "compiled.json is []; give a table"),
     ('{"cuda:80": {"refused": {}, "compiled": []}}', "compiled.json: cuda:80: triton is missing"),
     ('{"cuda:80": {"triton": "3", "compiled": []}}', "compiled.json: cuda:80: refused is missing"),
-    ('{"cuda:80": {"triton": "3", "refused": {"a": 1}}}', "compiled.json: cuda:80: refused: a is 1; give a text"),
+    ('{"cuda:80": {"triton": "3", "refused": {"a": 1}}}', "cuda:80: refused: a is 1; give a text"),
     ('{"cuda:80": {"triton": "3", "refused": {"a": "b"}, "compiled": ["a"]}}', "cuda:80: compiled is ['a']"),
     ('{"cuda:80": {"triton": "3", "refused": {}, "compiled": [], "x": 1}}', "cuda:80: x is 1; no such key"),
 ])  # fmt: skip
