@@ -150,12 +150,9 @@ def _match(section: Section) -> Match:
 
 def _triton(section: Section) -> TritonTarget:
     backend = section.text("backend")
-    kind = {"cuda": int, "hip": str}.get(backend)
-    if kind is None:
+    if backend not in ("cuda", "hip"):
         raise section.wrong("backend", backend, "give cuda or hip")
-    arch = section.required("arch")
-    if type(arch) is not kind:
-        raise section.wrong("arch", arch, "give 90 for cuda, 'gfx942' for hip")
+    arch = section.whole("arch") if backend == "cuda" else section.text("arch")
     target = TritonTarget(backend, arch, section.whole("warp_size"))
     section.end()
     return target
@@ -251,8 +248,8 @@ def read_families(folder: Traversable) -> dict[str, Family]:
         for other in families.values():
             if _same(family.match, other.match):
                 raise ValueError(
-                    f"{file.name}: match is {values['match']!r}; {other.name}.toml fits the same devices, so give "
-                    "another priority"
+                    f"{file.name}: match is {values['match']!r}; {other.name}.toml fits the same devices, "
+                    "so give another priority"
                 )
         families[name] = family
     return families
