@@ -149,16 +149,22 @@ def _spilled_amd(text: str) -> int:
 
 
 def as_refusals(results: Iterable[Compiled]) -> dict[str, Any]:
-    """Return results by target, as `compiled.json` of the device families has them."""
+    """Return results by target, as `compiled.json` of the device families has them.
+
+    Cases that need no type of the processor's own tell nothing about it, and are left out.
+    """
     import triton
 
     found: dict[str, Any] = {}
+    names = {case.name: f"{case.name} of {' and '.join(case.operands)}" for case in cases() if case.operands}
     for item in results:
+        if item.case not in names:
+            continue
         entry = found.setdefault(item.target, {"triton": triton.__version__, "refused": {}, "compiled": []})
         if item.refused:
-            entry["refused"][item.case] = item.refused
+            entry["refused"][names[item.case]] = item.refused
         else:
-            entry["compiled"].append(item.case)
+            entry["compiled"].append(names[item.case])
     return found
 
 

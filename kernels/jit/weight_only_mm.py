@@ -156,7 +156,8 @@ def launch(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, b
     if m <= FEW_ROWS:
         weight_only_rows[(-(-n // _COLUMNS),)](
             *pointers, *sizes, **common, EVEN=k % GROUP_SIZE == 0, ROWS=m, PADDED=power_above(m),
-            COLUMNS=_COLUMNS,            STEP=max(min(power_above(k), _STEP), GROUP_SIZE), GROUP=GROUP_SIZE, num_warps=4,
+            COLUMNS=_COLUMNS, STEP=max(min(power_above(k), _STEP), GROUP_SIZE), GROUP=GROUP_SIZE,
+            num_warps=4,
         )  # fmt: skip
         return out
 
