@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 from weakref import ref
 
 import torch
@@ -23,7 +24,7 @@ from autoprec.kernels.families import detect, native
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.linear_weight_only import shared_int4
-from autoprec.kernels.modules import FormatLinear, remembered
+from autoprec.kernels.modules import FormatLinear, output_dtype, remembered
 from autoprec.kernels.ops.quantize import Quantized, quantize
 from autoprec.kernels.ops.scaled_mm import OUTPUTS, scaled_mm
 from autoprec.kernels.ops.weight_only_mm import weight_only_mm
@@ -38,10 +39,17 @@ class TritonLinear(FormatLinear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product for `input` [..., in_features], in its dtype or autocast's."""
-        kind = input.device.type
         result = super().forward(input if input.dtype in OUTPUTS else input.to(_WIDE))
-        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
-        return result.to(narrow)
+        return result.to(output_dtype(input))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move buffers between devices, and leave their dtypes: `half()` would turn fp8 into float16."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            return made if made.dtype is tensor.dtype else tensor.to(made.device)
+
+        return super()._apply(moved, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class ScaledLinear(TritonLinear):

@@ -105,7 +105,8 @@ def scaled_mm(
         right_at += BLOCK_K
     result = sums.to(tl.float32)
     if not BLOCKED:
-        result = result * (tl.load(left_scale_at)[:, None] * tl.load(right_scale_at)[None, :])
+        # One after the other: the product of two small scales may be no normal number.
+        result = result * tl.load(left_scale_at)[:, None] * tl.load(right_scale_at)[None, :]
     if HAS_BIAS:
         result += tl.load(bias + safe_column).to(tl.float32)[None, :]
     result = activate(result, ACTIVATION)
