@@ -34,7 +34,7 @@ class Target:
         shared: Bytes of shared memory that a program may have. NVIDIA: CUDA C++ Programming Guide, table
             "Technical specifications per compute capability"; AMD: CDNA3 ISA guide, 64 KiB of LDS.
         matrix: What matrix instructions look like in its assembly.
-        wide: What loads of 16 bytes look like.
+        wide: What loads of 16 bytes look like; of 8 for AMD, whose warps have twice the threads.
     """
 
     name: str
@@ -49,7 +49,7 @@ TARGETS = (
     Target("cuda:80", 32, 163 * 1024, r"mma\.sync", _WIDE),
     Target("cuda:90", 32, 227 * 1024, r"wgmma\.mma_async|mma\.sync", _WIDE),
     Target("cuda:100", 32, 227 * 1024, r"tcgen05\.mma|mma\.sync", _WIDE),
-    Target("hip:gfx942", 64, 64 * 1024, r"v_mfma", r"(global|buffer)_load_dwordx4"),
+    Target("hip:gfx942", 64, 64 * 1024, r"v_mfma", r"(global|buffer)_load_dwordx[24]"),
 )
 
 
@@ -64,7 +64,7 @@ class Compiled:
         shared: Bytes of shared memory a program.
         spilled: Bytes of registers spilled to memory, loads and stores.
         matrix: Matrix instructions found, each once.
-        wide_loads: Loads of 16 bytes or more in the assembly.
+        wide_loads: Loads in the assembly that are wide.
     """
 
     case: str
@@ -80,6 +80,12 @@ def cases(operations: Iterable[str] = OPERATIONS) -> Iterator[Case]:
     """Return the cases of some operations."""
     for name in operations:
         yield from importlib.import_module(f"autoprec.kernels.jit.{name}").CASES
+
+
+def pairs(operations: Iterable[str] = OPERATIONS) -> Iterator[tuple[Case, Target]]:
+    """Return each case with the targets that run it."""
+    for case in cases(operations):
+        yield from ((case, target) for target in TARGETS if target.name.startswith(case.backend))
 
 
 def compile_case(case: Case, target: Target) -> Compiled:
@@ -177,18 +183,17 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="keep what was refused and compiled in this file")
     asked = parser.parse_args()
     results = []
-    for case in cases(asked.operations):
-        for target in TARGETS:
-            if asked.target and target.name not in asked.target:
-                continue
-            made = compile_case(case, target)
-            results.append(made)
-            if not asked.json:
-                said = made.refused or (
-                    f"shared {made.shared}, spilled {made.spilled}, wide loads {made.wide_loads}, "
-                    f"{' '.join(made.matrix) or 'no matrix instruction'}"
-                )
-                print(f"{target.name:12} {case.name:36} {said}", flush=True)  # noqa: T201
+    for case, target in pairs(asked.operations):
+        if asked.target and target.name not in asked.target:
+            continue
+        made = compile_case(case, target)
+        results.append(made)
+        if not asked.json:
+            said = made.refused or (
+                f"shared {made.shared}, spilled {made.spilled}, wide loads {made.wide_loads}, "
+                f"{' '.join(made.matrix) or 'no matrix instruction'}"
+            )
+            print(f"{target.name:12} {case.name:36} {said}", flush=True)  # noqa: T201
     if asked.json:
         print(json.dumps([dataclasses.asdict(item) for item in results]))  # noqa: T201
     if asked.write:

@@ -180,7 +180,7 @@ def _cases() -> tuple[Case, ...]:
     )
     for name, left, right, operands in types:
         for scales in ("row", "block"):
-            for tile in (TILES[1], TILES[4] if scales == "block" else TILES[5]):
+            for tile in (TILES[1], TILES[4], *(TILES[5:6] if scales == "row" else ())):
                 signature = {
                     "left": left, "left_scale": "*fp32", "right": right, "right_scale": "*fp32",
                     "bias": "*bf16",
@@ -201,6 +201,7 @@ def _cases() -> tuple[Case, ...]:
                         matrix=True,
                         warps=tile.warps,
                         stages=tile.stages,
+                        backend="cuda" if tile is TILES[5] and name != "int8" else "",
                         odd=steps,
                     )
                 )

@@ -18,10 +18,13 @@ import torch
 import triton
 import triton.language as tl
 
+from autoprec.kernels.families import detect
 from autoprec.kernels.jit.launch import INTERPRETED
 
 TIMED = 4
 """Tiles that are timed for a shape, best first by the model."""
+UNKNOWN_INTENSITY = 400.0
+"""Operations a byte of a GPU that no file describes: about those of an H200."""
 MOST_STAGES_AMD = 2
 """Steps in flight on AMD, which holds them in registers: a third one spills (Triton 3.7, gfx942)."""
 
@@ -162,10 +165,17 @@ def _shared(properties: Any) -> int:
 
 
 def _intensity(device: torch.device) -> float:
-    """Return how many 8-bit operations the caches' bytes must feed; of Hopper where it is not known."""
-    # H100: 1979 dense fp8 TFLOP/s (NVIDIA H100 datasheet) over about 5.5 TB/s measured from its L2 cache by
-    # others (Chips and Cheese, 2023); a lead for an order, not a promise, since the winner is timed.
-    return 360.0
+    """Return how many 8-bit operations a chip does while a byte arrives, by its family's file.
+
+    Caches give operands faster than memory does, so that this overrates waiting: it orders tiles, of which
+    the best few are timed.
+    """
+    family = detect(device)
+    chip = None if family is None else family.chip(torch.cuda.get_device_name(device))
+    rate = None if chip is None else chip.rates.get("int8")
+    if chip is None or rate is None or not chip.memory_gb_per_s:
+        return UNKNOWN_INTENSITY
+    return rate * 1e12 / (chip.memory_gb_per_s * 1e9)
 
 
 def cache_file(device: str) -> Path:

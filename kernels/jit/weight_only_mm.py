@@ -119,7 +119,7 @@ def weight_only_rows(
             scales = tl.load(scale + place, mask=within, other=0.0).to(tl.float32)
             zeros = tl.load(zero + place, mask=within, other=0.0).to(tl.float32)
             for row in tl.static_range(ROWS):
-                start = inputs + row * stride_inputs
+                start = inputs + tl.full((), row, tl.int64) * stride_inputs
                 x = tl.load(start + even, mask=even < k, other=0.0).to(tl.bfloat16).to(tl.float32)
                 y = tl.load(start + even + 1, mask=even + 1 < k, other=0.0).to(tl.bfloat16).to(tl.float32)
                 part = tl.sum(low * x[None] + high * y[None], 2) * scales + tl.sum(x + y, 1)[None, :] * zeros
@@ -129,7 +129,8 @@ def weight_only_rows(
             at = weight + safe_column[:, None] * stride_weight + along[None, :]
             whole = tl.load(at, mask=(along < k)[None, :], other=0).to(tl.float32)
             for row in tl.static_range(ROWS):
-                x = tl.load(inputs + row * stride_inputs + along, mask=along < k, other=0.0)
+                start = inputs + tl.full((), row, tl.int64) * stride_inputs
+                x = tl.load(start + along, mask=along < k, other=0.0)
                 part = tl.sum(whole * x.to(tl.bfloat16).to(tl.float32)[None, :], 1)
                 sums += tl.where((rows == row)[:, None], part[None, :], 0.0)
     if not FOUR:
