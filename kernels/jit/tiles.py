@@ -73,8 +73,15 @@ class Tile:
 
     def options(self) -> dict[str, int]:
         """Return the keywords of a launch."""
-        stages = self.stages if torch.version.hip is None else min(self.stages, MOST_STAGES_AMD)
-        return self.sizes() | {"num_warps": self.warps, "num_stages": stages}
+        return self.sizes() | {"num_warps": self.warps, "num_stages": self.depth()}
+
+    def depth(self) -> int:
+        """Return the steps that are in flight here."""
+        return self.stages if torch.version.hip is None else min(self.stages, MOST_STAGES_AMD)
+
+    def shared(self, width: int) -> int:
+        """Return the bytes of shared memory that operands of `width` bytes take."""
+        return (self.m + self.n) * self.k * width * self.depth()
 
 
 def estimate(tile: Tile, shape: tuple[int, int, int], width: int, processors: int, intensity: float) -> float:
@@ -95,7 +102,7 @@ def estimate(tile: Tile, shape: tuple[int, int, int], width: int, processors: in
     computing = 2 * max(tile.m, 64) * tile.n * k
     loading = (tile.m + tile.n) * k * width * intensity
     # Filling the pipeline takes its depth in steps.
-    filling = 1 + tile.stages * tile.k / max(k, 1)
+    filling = 1 + tile.depth() * tile.k / max(k, 1)
     return waves * max(computing, loading) * filling
 
 
@@ -108,8 +115,8 @@ def promising(
     shared: int,
 ) -> list[Tile]:
     """Return the `TIMED` tiles that the model likes best of those that fit shared memory, best first."""
-    fitting = [tile for tile in tiles if (tile.m + tile.n) * tile.k * width * tile.stages <= shared]
-    fitting = fitting or [min(tiles, key=lambda tile: (tile.m + tile.n) * tile.k * tile.stages)]
+    fitting = [tile for tile in tiles if tile.shared(width) <= shared]
+    fitting = fitting or [min(tiles, key=lambda tile: tile.shared(width))]
     return sorted(fitting, key=lambda tile: estimate(tile, shape, width, processors, intensity))[:TIMED]
 
 

@@ -17,8 +17,10 @@ def test_few_rows_take_low_tiles_and_many_take_large_ones():
 
 
 def test_tiles_that_do_not_fit_shared_memory_are_left_out():
-    small = promising(TILES, (8192, 8192, 8192), 2, 132, 412.0, 64 * 1024)
-    assert all((tile.m + tile.n) * tile.k * 2 * tile.stages <= 64 * 1024 for tile in small)
+    small = promising(TILES, (8192, 8192, 8192), 1, 132, 412.0, 100 * 1024)
+    assert small
+    assert all(tile.shared(1) <= 100 * 1024 for tile in small)
+    assert not all(tile.shared(1) <= 100 * 1024 for tile in TILES)
     assert promising(TILES[-1:], (64, 64, 64), 2, 132, 412.0, 1024) == [TILES[-1]]
 
 
