@@ -1,0 +1,86 @@
+"""`quantize`: every bit is the reference's; its speed is what memory allows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from autoprec.kernels.ops.quantize import GRANULARITIES, KINDS, quantize, reference, scale_shape
+from benchmarks.kernels.cases import BANDWIDTH, Check, Goal, Timing, Work, bytes_of, compiled, normal
+from benchmarks.kernels.comparing import differing_bits, spiked
+from benchmarks.kernels.shapes import MATRICES
+
+_TIMED = (
+    (torch.float8_e4m3fn, "row"),
+    (torch.int8, "row"),
+    (torch.float8_e4m3fn, "group"),
+    (torch.float8_e4m3fn, "block"),
+    (torch.float8_e5m2, "row"),
+    (torch.float8_e4m3fn, "column"),
+    (torch.float8_e4m3fn, "tensor"),
+)
+
+
+def _variant(dtype: torch.dtype, granularity: str) -> str:
+    return f"{KINDS[dtype]} {granularity}"
+
+
+def checks(tiny: bool) -> Iterator[Check]:
+    """Return a check for each number type, granularity and shape."""
+    shapes = ((17, 63), (3, 130)) if tiny else ((1, 1), (17, 63), (100, 130), (2, 8200), (1024, 4096))
+    for dtype in KINDS:
+        for granularity in GRANULARITIES:
+            for shape in shapes:
+                run = functools.partial(_compare, dtype, granularity, shape)
+                yield Check(_variant(dtype, granularity), f"{shape[0]}x{shape[1]}", run)
+
+
+def _compare(dtype: torch.dtype, granularity: str, shape: tuple[int, int], device: torch.device) -> str:
+    from autoprec.kernels.jit.quantize import launch
+
+    matrix = spiked(shape)
+    # The reference on the CPU: torch on a GPU divides by a number through its reciprocal, a bit less exact.
+    expected = reference(matrix, dtype, granularity, False, None)
+    found = launch(matrix.to(device), dtype, granularity, False, None)
+    for name, one, other in zip(("values", "scale", "amax"), found, expected, strict=True):
+        if said := differing_bits(one, other):
+            return f"{name}: {said}"
+    return ""
+
+
+def timings() -> Iterator[Timing]:
+    """Return the activations of the models, quantised as their products want it."""
+    for rows, columns in MATRICES:
+        for dtype, granularity in _TIMED:
+            large = rows * columns >= 1024 * 4096
+            yield Timing(
+                _variant(dtype, granularity),
+                {"rows": rows, "columns": columns},
+                "activations",
+                "",
+                functools.partial(_prepare, dtype, granularity, rows, columns),
+                Goal(0.85, BANDWIDTH) if large else None,
+            )
+
+
+def _prepare(
+    dtype: torch.dtype, granularity: str, rows: int, columns: int, device: torch.device
+) -> Work:
+    matrix = normal(device, rows, columns)
+    scales = scale_shape(matrix.shape, granularity)
+
+    def eager() -> object:
+        return reference(matrix, dtype, granularity, False, None)
+
+    # Compiling takes seconds for each shape, so torch competes compiled in the first one only.
+    rivals = {"torch.compile": compiled(eager)} if (rows, columns) == MATRICES[0] else {"torch": eager}
+    # With one scale for all, the matrix is read twice.
+    reads = 2 if granularity == "tensor" else 1
+    return Work(
+        lambda: quantize(matrix, dtype, granularity),
+        rivals,
+        0.0,
+        reads * bytes_of(matrix) + matrix.numel() + 8 * scales[0] * scales[1],
+    )
