@@ -23,9 +23,7 @@ def differing_bits(found: Tensor, expected: Tensor) -> str:
     """Say how many elements differ at all, all NaN being one; empty where none does."""
     found, expected = found.cpu(), expected.cpu()
     if found.shape != expected.shape or found.dtype is not expected.dtype:
-        return (
-            f"{found.dtype} of {list(found.shape)} instead of {expected.dtype} of {list(expected.shape)}"
-        )
+        return f"{found.dtype} of {list(found.shape)} instead of {expected.dtype} of {list(expected.shape)}"
     one, other = found.float(), expected.float()
     wrong = ~((one == other) | (one.isnan() & other.isnan()))
     if not wrong.any():

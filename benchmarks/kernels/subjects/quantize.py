@@ -29,10 +29,11 @@ def _variant(dtype: torch.dtype, granularity: str) -> str:
 
 def checks(tiny: bool) -> Iterator[Check]:
     """Return a check for each number type, granularity and shape."""
-    shapes = ((17, 63), (3, 130)) if tiny else ((1, 1), (17, 63), (100, 130), (2, 8200), (1024, 4096))
+    shapes = ((17, 63), (3, 130)) if tiny else ((17, 63), (100, 130), (1024, 4096))
+    long = () if tiny else ((2, 8200),)  # a row that a program reads twice
     for dtype in KINDS:
         for granularity in GRANULARITIES:
-            for shape in shapes:
+            for shape in shapes + (long if granularity == "row" else ()):
                 run = functools.partial(_compare, dtype, granularity, shape)
                 yield Check(_variant(dtype, granularity), f"{shape[0]}x{shape[1]}", run)
 
@@ -65,9 +66,7 @@ def timings() -> Iterator[Timing]:
             )
 
 
-def _prepare(
-    dtype: torch.dtype, granularity: str, rows: int, columns: int, device: torch.device
-) -> Work:
+def _prepare(dtype: torch.dtype, granularity: str, rows: int, columns: int, device: torch.device) -> Work:
     matrix = normal(device, rows, columns)
     scales = scale_shape(matrix.shape, granularity)
 
