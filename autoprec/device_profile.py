@@ -175,18 +175,19 @@ class DeviceProfile(_Model):
         Raises:
             DeviceProfileError: It is missing, too large, or not a valid profile.
         """
+        named = f"device profile {str(path)!r}"
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
-            text = content[:MAX_BYTES].decode()
+            if len(content) > MAX_BYTES:
+                raise DeviceProfileError(
+                    f"{named} has more than the {MAX_BYTES // 2**20} MB that it may have"
+                )
+            text = content.decode()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise DeviceProfileError(f"cannot read device profile {str(path)!r}: {reason}") from error
-        if len(content) > MAX_BYTES:
-            raise DeviceProfileError(
-                f"device profile {str(path)!r} has more than the {MAX_BYTES // 2**20} MB that one may have"
-            )
-        return cls.from_json(text, source=f"device profile {str(path)!r}")
+            raise DeviceProfileError(f"cannot read {named}: {reason}") from error
+        return cls.from_json(text, source=named)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from autoprec.errors import one_line
 from autoprec.kernels.families import Family, detect, native
 from autoprec.kernels.registry import Level
-from benchmarks.kernels.cases import Check
+from benchmarks.kernels.cases import Check, Timing
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,11 @@ def run_checks(
 def missing(operation: str) -> Verdict:
     """Return the verdict on an operation that nothing describes: it is not proven, so it is wrong."""
     return Verdict(operation, "", "", "wrong", f"benchmarks/kernels/subjects/{operation}.py is missing")
+
+
+def may_be_timed(operation: str, timing: Timing, wrong: Set[tuple[str, str]], family: Family | None) -> bool:
+    """Say whether a variant is right here and native: a speed of anything else would mean nothing."""
+    return (operation, timing.variant) not in wrong and not lacking(timing.needs, family)
 
 
 def red(verdicts: Iterable[Verdict]) -> set[tuple[str, str]]:

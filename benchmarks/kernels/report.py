@@ -96,9 +96,8 @@ def told(found: Mapping[str, Any]) -> str:
     goal = found.get("goal")
     if goal is None or goal["found"] is None:
         return line
-    return (
-        f"{line}; goal {goal['share']:.2f} {'reached' if goal['reached'] else 'MISSED'}, {goal['found']:.2f}"
-    )
+    reached = "reached" if goal["reached"] else "MISSED"
+    return f"{line}; goal {goal['share']:.2f} of {goal['of']} {reached}: {goal['found']:.2f}"
 
 
 def summary(rows: Sequence[Mapping[str, Any]], left: Sequence[str]) -> list[str]:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_MINUTES = 7.0
 
 
-def main() -> int:
-    """Run what the options ask for, and return the exit code."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the options ask for (those of the command line by default), and return the exit code."""
     sys.path.insert(0, str(ROOT))  # a checkout is enough: nothing need be installed
     try:
         import torch
@@ -34,7 +34,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--only", action="append", metavar="OP", help=f"of {', '.join(OPERATIONS)}")
     parser.add_argument("--check-only", action="store_true", help="compare with the references, time nothing")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     if unknown := [name for name in asked.only or () if name not in OPERATIONS]:
         return _refuse(f"--only is {unknown[0]!r}; give one of {', '.join(OPERATIONS)}")
     if not 0 < asked.minutes < float("inf"):

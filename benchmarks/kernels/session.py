@@ -22,7 +22,16 @@ from autoprec.kernels.device import capability, device_name
 from benchmarks.kernels import layers, report
 from benchmarks.kernels.cases import Timing, normal
 from benchmarks.kernels.ceilings import Ceiling, measure
-from benchmarks.kernels.checking import Verdict, family_of, lacking, missing, red, run_checks, subject
+from benchmarks.kernels.checking import (
+    Verdict,
+    family_of,
+    lacking,
+    may_be_timed,
+    missing,
+    red,
+    run_checks,
+    subject,
+)
 from benchmarks.kernels.shapes import Projection, products
 from benchmarks.kernels.timing import Pair, Stopwatch
 
@@ -141,7 +150,7 @@ class Session:
         """Return the timings of an operation, by name; what is not right or not native is left out."""
         found = subject(operation)
         for timing in found.timings() if found else ():
-            if (operation, timing.variant) in self._red or lacking(timing.needs, self._family):
+            if not may_be_timed(operation, timing, self._red, self._family):
                 continue
             sizes = "x".join(map(str, timing.shape.values()))
 
