@@ -21,12 +21,9 @@ def run_import(file: Path, store: str | None) -> int:
     profile = DeviceProfile.load(file)
     with Store.open(store) as opened:
         number, new = opened.save_device_profile(profile)
-        said = "" if new else " was there already, and"
-        console.print(
-            f"Profile {number}{said} of {profile.device.name}: {len(profile.layers)} layers, "
-            f"{len(profile.formats)} formats; in {opened.location}",
-            soft_wrap=True,
-        )
+        holds = f": {len(profile.layers)} layers, {len(profile.formats)} formats"
+        said = f"Profile {number} of {profile.device.name}{holds if new else ' was there already'}"
+        console.print(f"{said}; in {opened.location}", soft_wrap=True)
     return 0
 
 

@@ -34,7 +34,8 @@ class DeviceProfileStore:
 
         def body(session: Session) -> tuple[int, bool]:
             known = session.scalar(query)
-            self._db.insert_new(session, DeviceProfileRow, values, "digest")
+            if known is None:  # a refused insert would use up a number
+                self._db.insert_new(session, DeviceProfileRow, values, "digest")
             return session.scalars(query).one(), known is None
 
         return self._db.write(body)
