@@ -6,16 +6,19 @@ import torch
 from torch import Tensor
 
 
-def spiked(shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    """Return float32 numbers over many magnitudes on the CPU, zeros, subnormals and extremes among them."""
+def spiked(shape: tuple[int, int], seed: int = 0) -> Tensor:
+    """Return float32 numbers over many magnitudes, zeros, subnormals and extremes among them.
+
+    Args:
+        shape: At least 4 rows, and 24 elements.
+        seed: Of the numbers, which are on the CPU.
+    """
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(shape, generator=generator) * torch.exp(3 * torch.randn(shape, generator=generator))
     flat = numbers.view(-1)
     for place, value in ((2, 0.0), (5, 1e-42), (11, 3e38), (23, -3e38)):
-        if place < flat.numel():
-            flat[place] = value
-    if shape[0] > 3:
-        numbers[3] = 0
+        flat[place] = value
+    numbers[3] = 0
     return numbers
 
 

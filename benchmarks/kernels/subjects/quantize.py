@@ -28,26 +28,34 @@ def _variant(dtype: torch.dtype, granularity: str) -> str:
 
 
 def checks(tiny: bool) -> Iterator[Check]:
-    """Return a check for each number type, granularity and shape."""
-    shapes = ((17, 63), (3, 130)) if tiny else ((17, 63), (100, 130), (1024, 4096))
-    long = () if tiny else ((2, 8200),)  # a row that a program reads twice
+    """Return checks of each number type and granularity: odd sizes, extremes, a NaN, long rows."""
     for dtype in KINDS:
         for granularity in GRANULARITIES:
-            for shape in shapes + (long if granularity == "row" else ()):
-                run = functools.partial(_compare, dtype, granularity, shape)
-                yield Check(_variant(dtype, granularity), f"{shape[0]}x{shape[1]}", run)
+            asked = [("17x63 spiked", (17, 63)), ("17x63 NaN", (17, 63))]
+            asked += [("9x130", (9, 130))] if tiny else [("100x130", (100, 130)), ("1024x4096", (1024, 4096))]
+            if granularity == "row" and not tiny:
+                asked.append(("2x8200", (2, 8200)))  # rows that a program reads twice
+            for name, shape in asked:
+                run = functools.partial(_compare, dtype, granularity, name, shape)
+                yield Check(_variant(dtype, granularity), name, run)
 
 
-def _compare(dtype: torch.dtype, granularity: str, shape: tuple[int, int], device: torch.device) -> str:
+def _compare(
+    dtype: torch.dtype, granularity: str, name: str, shape: tuple[int, int], device: torch.device
+) -> str:
     from autoprec.kernels.jit.quantize import launch
 
-    matrix = spiked(shape)
+    # With extremes in it, nearly all of what shares a scale with them is rounded to zero.
+    cpu = torch.device("cpu")
+    matrix = spiked(shape) if name.endswith("spiked") else normal(cpu, *shape, dtype=torch.float32)
+    if name.endswith("NaN"):
+        matrix[5, 40] = float("nan")
     # The reference on the CPU: torch on a GPU divides by a number through its reciprocal, a bit less exact.
     expected = reference(matrix, dtype, granularity, False, None)
     found = launch(matrix.to(device), dtype, granularity, False, None)
-    for name, one, other in zip(("values", "scale", "amax"), found, expected, strict=True):
+    for part, one, other in zip(("values", "scale", "amax"), found, expected, strict=True):
         if said := differing_bits(one, other):
-            return f"{name}: {said}"
+            return f"{part}: {said}"
     return ""
 
 

@@ -76,9 +76,9 @@ def _compare(variant: _Variant, shape: tuple[int, int, int], activation: str, de
     operands = (*left[:2], *right[:2], normal(cpu, n, seed=2))
     expected = reference(*operands, activation, torch.float32, variant.fast)
     found = launch(*(item.to(device) for item in operands), activation, torch.float32, variant.fast)
-    # Integers are summed exactly. Hopper keeps 14 bits of a sum: over a step of 128 elements where it is
-    # promoted, over the whole row where it is `fast`.
-    tolerance = 1e-5 if variant.left is torch.int8 else 1e-2 if variant.fast else 2e-3
+    # Integers are summed exactly. Hopper cuts a running sum at 2^-13 of it in each step of 32 elements: 4 or
+    # 8 of them where it is promoted, and 224 along 7168 elements where it is `fast`.
+    tolerance = 1e-5 if variant.left is torch.int8 else 3e-2 if variant.fast else 2e-3
     return too_far(found, expected, tolerance)
 
 
