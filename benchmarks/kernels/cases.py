@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ class Timing:
     operand: str
     prepare: Callable[[torch.device], Work]
     goal: Goal | None = None
-    needs: tuple[str, ...] = field(default=())
+    needs: tuple[str, ...] = ()
 
 
 def normal(device: torch.device, *shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:

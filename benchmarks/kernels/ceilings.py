@@ -40,12 +40,11 @@ def measure(device: torch.device, family: Family | None, say: Callable[[str], No
     chip = family.chip(torch.cuda.get_device_name(device)) if family else None
     free, _ = torch.cuda.mem_get_info(device)
     size = min(2 * 2**30, free // 8)
-    products = {"bf16": _bf16, "fp8": _fp8, "int8": _int8}
     work: list[tuple[str, str, float, Callable[[torch.device], Call]]] = [
         (COPY, f"copy of {size / 2**30:.1f} GiB", 2.0 * size, lambda place: _copy(place, size))
     ]
-    for name, prepare in products.items():
-        work.append((name, f"product of {_SIDE} x {_SIDE} matrices", 2.0 * _SIDE**3, prepare))
+    product = f"product of {_SIDE} x {_SIDE} matrices", 2.0 * _SIDE**3
+    work += [("bf16", *product, _bf16), ("fp8", *product, _fp8), ("int8", *product, _int8)]
     found = {}
     for name, what, amount, prepare in work:
         try:

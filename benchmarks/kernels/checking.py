@@ -52,7 +52,9 @@ def family_of(device: torch.device) -> Family | None:
 
 def lacking(needs: Sequence[str], family: Family | None) -> str:
     """Say which number type the family does not multiply; empty where it does, or is not known."""
-    for operand in needs if family else ():
+    if family is None:
+        return ""
+    for operand in needs:
         support = native(family, operand)
         if support.level is not Level.NATIVE:
             return support.reason

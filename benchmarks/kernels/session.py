@@ -196,7 +196,7 @@ class Session:
             activations = normal(self._device, rows, projection.inputs)
             baseline = layers.LAYERS[0].build(weight)
         except Exception as error:
-            say(f"layer {shape} failed: {one_line(error)}")
+            self._fail(layers.LAYERS[0], shape, projection, error)
             return
         for layer in layers.LAYERS[1:]:
             if self._barred(layer):
@@ -204,7 +204,7 @@ class Session:
             try:
                 pair = self._layer_pair(layer, weight, activations, baseline)
             except Exception as error:
-                say(f"layer {layer.format} {shape} failed: {one_line(error)}")
+                self._fail(layer, shape, projection, error)
                 continue
             baselines.append(pair.rival)
             told.append(self._entry(layer, shape, pair.ours, dataclasses.asdict(pair.ratio)))
@@ -215,6 +215,12 @@ class Session:
             sizes = "x".join(map(str, shape.values()))
             say(f"{'layer':16} {'of bf16':14} {sizes:18} {median(baselines) * 1e6:9.1f} us; {ratios}")
         torch.cuda.empty_cache()
+
+    def _fail(
+        self, layer: layers.LayerFormat, shape: dict[str, int], projection: Projection, error: Exception
+    ) -> None:
+        named = {"operation": layers.OPERATION, "variant": layer.format}
+        self._add(named | {"shape": shape, "where": projection.name, "reason": one_line(error)})
 
     def _layer_pair(
         self, layer: layers.LayerFormat, weight: torch.Tensor, rows: torch.Tensor, baseline: layers.Layer

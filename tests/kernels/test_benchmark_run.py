@@ -287,3 +287,19 @@ def test_a_device_profile_is_one_that_can_be_imported(tmp_path):
     assert read.device.name == "NVIDIA H200"
     assert read.formats == ("bf16", "fp8_e4m3")
     assert read.ceilings == {"copy": 4e12, "fp8": 1.5e15, "bf16": 7.5e14}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_it_times_and_writes_a_profile(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--minutes", "2", "--out", str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads((tmp_path / report.BENCHMARK_FILE).read_text())
+    timed = {item["operation"] for item in found["rows"] if "reason" not in item}
+    wrong = {item["operation"] for item in found["checks"] if item["state"] == "wrong"}
+    assert timed | wrong >= set(OPERATIONS)
+    assert found["ceilings"]["copy"]["rate"] > 0
+    if not wrong:
+        assert DeviceProfile.load(tmp_path / report.PROFILE_FILE).layers

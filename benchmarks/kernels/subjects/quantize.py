@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from autoprec.kernels.ops.quantize import GRANULARITIES, KINDS, quantize, reference, scale_shape
-from benchmarks.kernels.cases import BANDWIDTH, Check, Goal, Timing, Work, bytes_of, compiled, normal
+from benchmarks.kernels.cases import BANDWIDTH, Call, Check, Goal, Timing, Work, bytes_of, compiled, normal
 from benchmarks.kernels.comparing import differing_bits, spiked
 from benchmarks.kernels.shapes import MATRICES
 
@@ -81,8 +81,9 @@ def _prepare(dtype: torch.dtype, granularity: str, rows: int, columns: int, devi
     def eager() -> object:
         return reference(matrix, dtype, granularity, False, None)
 
-    # Compiling takes seconds for each shape, so torch competes compiled in the first one only.
-    rivals = {"torch.compile": compiled(eager)} if (rows, columns) == MATRICES[0] else {"torch": eager}
+    rivals: dict[str, Call] = {"torch": eager}
+    if (rows, columns) == MATRICES[0]:  # compiling takes seconds for each shape
+        rivals["torch.compile"] = compiled(eager)
     # With one scale for all, the matrix is read twice.
     reads = 2 if granularity == "tensor" else 1
     return Work(
