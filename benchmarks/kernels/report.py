@@ -130,8 +130,9 @@ def benchmark(
     ceilings: Mapping[str, Ceiling],
     rows: Sequence[Mapping[str, Any]],
     left: Sequence[str],
+    stopped: str | None,
 ) -> dict[str, Any]:
-    """Return the results as JSON keeps them."""
+    """Return the results as JSON keeps them; `stopped` is the error that ended the run before its time."""
     return {
         "schema": SCHEMA,
         "device": dict(device),
@@ -141,6 +142,7 @@ def benchmark(
         "ceilings": {name: dataclasses.asdict(item) for name, item in ceilings.items()},
         "rows": [dict(item) for item in rows],
         "left_out": list(left),
+        "stopped": stopped,
     }
 
 

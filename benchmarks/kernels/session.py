@@ -93,6 +93,7 @@ class Session:
         self._rows: list[dict[str, Any]] = []
         self._left: list[str] = []
         self._layers: list[dict[str, Any]] = []
+        self._stopped: str | None = None
         self._written = 0.0
 
     @functools.cached_property
@@ -108,11 +109,14 @@ class Session:
                 self._check()
                 if not check_only:
                     self._time()
+        except Exception as error:  # a kernel that reads where it may not leaves the GPU of no use
+            self._stopped = one_line(error)
+            say(f"stopped: {self._stopped}")
         finally:
             self._write(whole=not check_only)
         for line in report.summary(self._rows, self._left):
             say(line)
-        return 1 if self._red else 0
+        return 1 if self._red or self._stopped else 0
 
     def _check(self) -> None:
         tiny = self._device.type != "cuda"
@@ -240,7 +244,13 @@ class Session:
 
     def _write(self, *, whole: bool) -> None:
         found = report.benchmark(
-            self._about, self._measured_at, self._verdicts, self._ceilings, self._rows, self._left
+            self._about,
+            self._measured_at,
+            self._verdicts,
+            self._ceilings,
+            self._rows,
+            self._left,
+            self._stopped,
         )
         report.write(self._out / report.BENCHMARK_FILE, found)
         if whole and self._layers:
