@@ -2,7 +2,8 @@
 
     python benchmarks/kernels/run.py --out DIRECTORY
 
-Exit code: 0, or 1 where a check is wrong or the GPU failed, or 2 where there is no GPU or an option cannot be used.
+Exit code: 0, or 1 where a check is wrong or the GPU failed, or 2 where there is no GPU or an option cannot be
+used.
 """
 
 from __future__ import annotations
