@@ -9,6 +9,7 @@ import typer
 
 from autoprec.bench_cli import bench
 from autoprec.policy_cli import policy
+from autoprec.profile_cli import profile
 
 app = typer.Typer(
     help="Find the numeric format that each layer of a PyTorch model should run in, by measuring it.",
@@ -105,6 +106,7 @@ plans = typer.Typer(help="Ask the store for plans.", no_args_is_help=True, rich_
 app.add_typer(plans, name="plans")
 app.add_typer(bench, name="bench")
 app.add_typer(policy, name="policy")
+app.add_typer(profile, name="profile")
 
 
 @plans.command("best")

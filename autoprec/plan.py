@@ -8,16 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import reprlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autoprec.errors import PlanError
 from autoprec.files import write_in_one_step
+from autoprec.strict_json import parse, refuse_repeats
 
 SCHEMA = "autoprec.plan/1"
 EAGER = "eager"
@@ -228,8 +227,8 @@ class Plan(_Model):
 
     @model_validator(mode="after")
     def _distinct(self) -> Plan:
-        _refuse_repeats("unit", (unit.name for unit in self.units))
-        _refuse_repeats("module", (module.path for unit in self.units for module in unit.modules))
+        refuse_repeats("unit", (unit.name for unit in self.units))
+        refuse_repeats("module", (module.path for unit in self.units for module in unit.modules))
         return self
 
     @property
@@ -296,12 +295,7 @@ class Plan(_Model):
             PlanError: The text is not a valid plan; names the first place that is wrong.
         """
         try:
-            data = json.loads(
-                text,
-                parse_constant=_refuse_constant,
-                parse_float=_finite_float,
-                object_pairs_hook=_distinct_keys,
-            )
+            data = parse(text)
         except (ValueError, RecursionError) as error:
             raise PlanError(f"{source} is not a valid plan: {error}") from error
         if not isinstance(data, dict):
@@ -335,28 +329,3 @@ def _reason(error: Exception) -> str:
 def _shown(part: str | int) -> str:
     """Return a part of a place: a key of the file could be anything."""
     return part if isinstance(part, str) and part.isidentifier() else reprlib.repr(part)
-
-
-def _refuse_repeats(what: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{what} {reprlib.repr(name)} appears twice")
-        seen.add(name)
-
-
-def _refuse_constant(token: str) -> NoReturn:
-    raise ValueError(f"{token} is not a finite number")
-
-
-def _finite_float(token: str) -> float:
-    value = float(token)
-    if not math.isfinite(value):
-        raise ValueError(f"{reprlib.repr(token)} is not a finite number")
-    return value
-
-
-def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    _refuse_repeats("key", keys)
-    return dict(pairs)

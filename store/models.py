@@ -26,9 +26,10 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from autoprec.device_profile import DeviceProfile
 from autoprec.errors import StoreError
 from autoprec.plan import Device
-from autoprec.store.records import Context, Job, Run, StoredPlan, StoredPolicy
+from autoprec.store.records import Context, Job, Run, StoredDeviceProfile, StoredPlan, StoredPolicy
 
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits everywhere; SQLite counts up by itself only in a column declared INTEGER."""
@@ -301,3 +302,24 @@ class PolicyRow(Base):
     def record(self) -> StoredPolicy:
         """Return the frozen record."""
         return StoredPolicy.model_validate({name: getattr(self, name) for name in StoredPolicy.model_fields})
+
+
+class DeviceProfileRow(Base):
+    """A device profile, as JSON text: its digest is that of the text."""
+
+    __tablename__ = "device_profiles"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(unique=True)
+    device_name: Mapped[str] = mapped_column(index=True)
+    profile: Mapped[str]
+    measured_at: Mapped[datetime]
+    created_at: Mapped[datetime]
+
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    def record(self) -> StoredDeviceProfile:
+        """Return the frozen record."""
+        source = f"device profile {self.id} of the store"
+        profile = DeviceProfile.from_json(self.profile, source=source)
+        return StoredDeviceProfile(id=self.id, profile=profile, created_at=self.created_at)

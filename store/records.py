@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autoprec.device_profile import DeviceProfile
 from autoprec.plan import Device
 
 JobState = Literal["running", "interrupted", "failed", "finished"]
@@ -156,6 +157,20 @@ class StoredPlan(_Record):
     speedup: Finite
     plan_bytes: int
     quality_drop: Finite
+    created_at: datetime
+
+
+class StoredDeviceProfile(_Record):
+    """A device profile kept in the store.
+
+    Attributes:
+        id: Row number.
+        profile: The profile.
+        created_at: When it was put in.
+    """
+
+    id: int
+    profile: DeviceProfile
     created_at: datetime
 
 

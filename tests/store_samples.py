@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from autoprec.device_profile import DeviceProfile, Layer, ProfiledDevice, Ratio
 from autoprec.plan import Device, Evidence, Interval, ModulePlan, Plan, Quality, UnitPlan
 from autoprec.store.records import Context, Job, Run
 
@@ -83,3 +85,20 @@ def make_plan(
     )
     unit = UnitPlan(name="encoder.0", format="int8_dynamic", modules=(module,))
     return Plan(architecture="a1", units=(unit,), evidence=evidence if measured else None)
+
+
+def make_device_profile(name: str = "NVIDIA H200", **changes: Any) -> DeviceProfile:
+    values: dict[str, Any] = {
+        "schema": "autoprec.device-profile/1",
+        "device": ProfiledDevice(name=name, capability="sm_90", driver="570.1", versions={"torch": "2.11.0"}),
+        "measured_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "method": "by hand",
+        "ceilings": {"copy": 4e12, "bf16": 7e14},
+        "layers": (
+            Layer(format="bf16", implementation="torch", rows=1, inputs=4096, outputs=6144, seconds=2e-5,
+                  over_bf16=None),
+            Layer(format="fp8_e4m3", implementation="triton", rows=1, inputs=4096, outputs=6144,
+                  seconds=1.6e-5, over_bf16=Ratio(value=1.25, low=1.2, high=1.3)),
+        ),
+    }  # fmt: skip
+    return DeviceProfile(**(values | changes))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.numpy import load, save
-from store_samples import make_context, make_job, make_plan, make_run
+from store_samples import make_context, make_device_profile, make_job, make_plan, make_run
 
 from autoprec.errors import StoreError
 from autoprec.plan import Plan
@@ -380,6 +380,21 @@ def test_policy_must_be_safetensors(store: Store) -> None:
     assert store.policies() == []
 
 
+def test_device_profiles_come_back_and_are_kept_once(store: Store) -> None:
+    assert store.device_profiles() == []
+    first = make_device_profile()
+    later = make_device_profile(measured_at=datetime(2026, 2, 1, tzinfo=UTC))
+    other = make_device_profile("NVIDIA B200")
+    ids = [store.save_device_profile(item) for item in (later, first, other)]
+    assert [new for _, new in ids] == [True, True, True]
+    assert store.save_device_profile(first) == (ids[1][0], False)
+    assert [found.profile for found in store.device_profiles()] == [later, other, first]
+    assert [found.id for found in store.device_profiles(device_name="NVIDIA H200")] == [ids[0][0], ids[1][0]]
+    assert store.device_profiles(device_name="none") == []
+    assert store.prune(older_than=datetime.now(UTC) + timedelta(days=1)) == 0
+    assert len(store.device_profiles()) == 3
+
+
 def _keys(store: Store, job_id: str) -> list[str]:
     return [run.plan_key for run in store.job_runs(job_id)]
 
@@ -458,6 +473,10 @@ def test_odd_names_are_kept_as_they_are(store: Store, name: str) -> None:
     store.save_plan(name, key, "best", make_plan())
     assert store.best_plan(fingerprint=name, workload=name) is not None
     assert store.policy(store.save_policy(name, {name: name}, save({}))).name == name
+    if 0 < len(name) <= 200:
+        profile = make_device_profile(name, method=name)
+        store.save_device_profile(profile)
+        assert [found.profile for found in store.device_profiles(device_name=name)] == [profile]
     assert store.prune(version=(name, "other")) == 0
 
 
