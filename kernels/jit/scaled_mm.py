@@ -176,6 +176,7 @@ def _cases() -> tuple[Case, ...]:
     types = (
         ("e4m3", "*fp8e4nv", "*fp8e4nv", ("float8_e4m3fn",)),
         ("e5m2_e4m3", "*fp8e5", "*fp8e4nv", ("float8_e4m3fn", "float8_e5m2")),
+        ("e5m2", "*fp8e5", "*fp8e5", ("float8_e5m2",)),
         ("int8", "*i8", "*i8", ("int8",)),
     )
     for name, left, right, operands in types:

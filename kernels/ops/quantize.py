@@ -110,7 +110,8 @@ def amax_of(matrix: Tensor, granularity: str) -> Tensor:
 
 def scale_from(amax: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
     """Return the scales for the largest magnitudes of regions."""
-    scale = (amax / largest_of(dtype)).clamp_min(_TINY)
+    # By a tensor: by a number, torch multiplies with the reciprocal on CUDA, which rounds otherwise.
+    scale = (amax / torch.full_like(amax, largest_of(dtype))).clamp_min(_TINY)
     if power_of_two:
         raised = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
         scale = torch.where(scale.isnan(), scale, raised)
