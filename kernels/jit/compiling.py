@@ -19,7 +19,7 @@ from typing import Any
 
 from autoprec.kernels.jit.launch import Case
 
-OPERATIONS = ("quantize", "fused_norm_quantize", "gradient_compress")
+OPERATIONS = ("quantize", "fused_norm_quantize", "gradient_compress", "low_bit_adam")
 """Operations that have Triton kernels, each in a file of its name."""
 
 
