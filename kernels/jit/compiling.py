@@ -19,7 +19,14 @@ from typing import Any
 
 from autoprec.kernels.jit.launch import Case
 
-OPERATIONS = ("quantize", "fused_norm_quantize", "gradient_compress", "low_bit_adam")
+OPERATIONS = (
+    "quantize",
+    "fused_norm_quantize",
+    "gradient_compress",
+    "low_bit_adam",
+    "sparse24",
+    "quantize_int4",
+)
 """Operations that have Triton kernels, each in a file of its name."""
 
 
