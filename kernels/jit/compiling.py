@@ -24,8 +24,8 @@ OPERATIONS = (
     "fused_norm_quantize",
     "gradient_compress",
     "low_bit_adam",
-    "sparse24",
     "quantize_int4",
+    "sparse24",
 )
 """Operations that have Triton kernels, each in a file of its name."""
 
