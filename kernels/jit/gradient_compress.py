@@ -35,17 +35,20 @@ def compress_blocks(
 
 
 @triton.jit
-def accumulate_blocks(values, scales, into, count, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add `BLOCKS` blocks to what is there."""
+def decompress_blocks(
+    values, scales, out, count, ADD: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write what `BLOCKS` blocks stand for, or (`ADD`) add it to what is there."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     place = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     mask = place < count
     scale = tl.load(scales + block, mask=block * BLOCK < count, other=0.0)[:, None]
     number = tl.load(values + place, mask=mask, other=0).to(tl.float32) * scale
-    total = tl.load(into + place, mask=mask, other=0.0).to(tl.float32) + number
-    if into.dtype.element_ty == tl.bfloat16:
-        total = to_bf16(total, 0, False)
-    tl.store(into + place, total, mask=mask)
+    if ADD:
+        number = tl.load(out + place, mask=mask, other=0.0).to(tl.float32) + number
+    if out.dtype.element_ty == tl.bfloat16:
+        number = to_bf16(number, 0, False)
+    tl.store(out + place, number, mask=mask)
 
 
 def launch(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,11 +65,11 @@ def launch(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return values, scale
 
 
-def launch_accumulate(values: Tensor, scale: Tensor, into: Tensor) -> None:
-    """Compute `autoprec.kernels.ops.gradient_compress.reference_accumulate` by Triton."""
+def launch_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
+    """Compute `autoprec.kernels.ops.gradient_compress.reference_decompress` by Triton."""
     if values.numel():
-        accumulate_blocks[(-(-scale.numel() // _BLOCKS),)](
-            values, scale, into, values.numel(), BLOCKS=_BLOCKS, BLOCK=BLOCK, num_warps=8,
+        decompress_blocks[(-(-scale.numel() // _BLOCKS),)](
+            values, scale, out, values.numel(), ADD=add, BLOCKS=_BLOCKS, BLOCK=BLOCK, num_warps=4,
             enable_fp_fusion=False,
         )  # fmt: skip
 
@@ -77,10 +80,13 @@ def _cases() -> tuple[Case, ...]:
     for kind, pointer in (("fp32", "*fp32"), ("bf16", "*bf16")):
         sent = {"values": "*i8", "scales": "*fp32", "count": "i32"}
         compress = sent | {"gradient": pointer, "residual": "*fp32"}
-        add = sent | {"into": pointer}
+        out = sent | {"out": pointer}
         cases += [
             Case(f"gradient_compress.{kind}", compress_blocks, compress, sizes, warps=8),
-            Case(f"gradient_compress.add_{kind}", accumulate_blocks, add, sizes, warps=8),
+            *(
+                Case(f"{name}_{kind}", decompress_blocks, out, sizes | {"ADD": add})
+                for name, add in (("gradient_compress.write", False), ("gradient_compress.add", True))
+            ),
         ]
     return tuple(cases)
 

@@ -72,13 +72,14 @@ def gradient_decompress(
         raise ValueError(
             f"scale must be float32 [{blocks_of(values)}], got {scale.dtype} {tuple(scale.shape)}"
         )
-    if into is None:
-        if dtype not in _FLOATS:
-            raise ValueError(f"dtype must be float32 or bfloat16, got {dtype}")
-        into = torch.zeros_like(values, dtype=dtype)
-    _check_flat("into", into, _FLOATS, values)
-    torch.ops.autoprec.gradient_accumulate(values, scale, into)
-    return into
+    if scale.device != values.device:
+        raise ValueError(f"scale must be on {values.device} as values, got {scale.device}")
+    if dtype not in _FLOATS:
+        raise ValueError(f"dtype must be float32 or bfloat16, got {dtype}")
+    out = torch.empty_like(values, dtype=dtype) if into is None else into
+    _check_flat("into", out, _FLOATS, values)
+    torch.ops.autoprec.gradient_decompress(values, scale, out, into is not None)
+    return out
 
 
 def blocks_of(values: Tensor) -> int:
@@ -100,10 +101,10 @@ def reference(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return values.to(torch.int8).view(-1)[:count].contiguous(), scale
 
 
-def reference_accumulate(values: Tensor, scale: Tensor, into: Tensor) -> None:
-    """Compute `gradient_decompress` into a tensor in plain torch."""
+def reference_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
+    """Compute `gradient_decompress` in plain torch, over what is in `out` or added to it."""
     numbers = values.float() * scale.repeat_interleave(BLOCK)[: values.numel()]
-    into.copy_(into.float() + numbers)
+    out.copy_(out.float() + numbers if add else numbers)
 
 
 def _check_flat(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], like: Tensor) -> None:
@@ -126,10 +127,10 @@ def _cuda(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return launch(gradient, residual)
 
 
-def _cuda_accumulate(values: Tensor, scale: Tensor, into: Tensor) -> None:
-    from autoprec.kernels.jit.gradient_compress import launch_accumulate
+def _cuda_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
+    from autoprec.kernels.jit.gradient_compress import launch_decompress
 
-    launch_accumulate(values, scale, into)
+    launch_decompress(values, scale, out, add)
 
 
 def _fake(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,7 +140,7 @@ def _fake(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def _fake_accumulate(values: Tensor, scale: Tensor, into: Tensor) -> None:
+def _fake_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
     """There is nothing to make."""
 
 
@@ -149,13 +150,13 @@ torch.library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 torch.library.define(
-    "autoprec::gradient_accumulate",
-    "(Tensor values, Tensor scale, Tensor(a!) into) -> ()",
+    "autoprec::gradient_decompress",
+    "(Tensor values, Tensor scale, Tensor(a!) out, bool add) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 torch.library.impl("autoprec::gradient_compress", "CPU", reference)
 torch.library.impl("autoprec::gradient_compress", "CUDA", _cuda)
 torch.library.register_fake("autoprec::gradient_compress", _fake)
-torch.library.impl("autoprec::gradient_accumulate", "CPU", reference_accumulate)
-torch.library.impl("autoprec::gradient_accumulate", "CUDA", _cuda_accumulate)
-torch.library.register_fake("autoprec::gradient_accumulate", _fake_accumulate)
+torch.library.impl("autoprec::gradient_decompress", "CPU", reference_decompress)
+torch.library.impl("autoprec::gradient_decompress", "CUDA", _cuda_decompress)
+torch.library.register_fake("autoprec::gradient_decompress", _fake_decompress)

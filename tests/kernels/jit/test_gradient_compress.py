@@ -2,13 +2,13 @@ import pytest
 import torch
 from comparing import same, spiked
 
-from autoprec.kernels.jit.gradient_compress import launch, launch_accumulate
+from autoprec.kernels.jit.gradient_compress import launch, launch_decompress
 from autoprec.kernels.ops.gradient_compress import (
     Compressed,
     gradient_compress,
     gradient_decompress,
     reference,
-    reference_accumulate,
+    reference_decompress,
 )
 
 
@@ -20,10 +20,10 @@ def test_every_bit_is_the_references(count, dtype, device):
     mine, theirs = residual.clone(), residual.clone()
     found, expected = launch(gradient, mine), reference(gradient, theirs)
     assert all(same(*pair) for pair in zip((*found, mine), (*expected, theirs), strict=True))
-    for out in (torch.float32, torch.bfloat16):
+    for out, add in ((torch.float32, True), (torch.bfloat16, True), (dtype, False)):
         sums = [torch.ones(count, dtype=out, device=device) for _ in range(2)]
-        launch_accumulate(*found, sums[0])
-        reference_accumulate(*found, sums[1])
+        launch_decompress(*found, sums[0], add)
+        reference_decompress(*found, sums[1], add)
         assert same(*sums)
 
 
@@ -72,7 +72,7 @@ def test_the_operators_are_sound():
     gradient, residual = torch.randn(700), torch.randn(700)
     torch.library.opcheck(torch.ops.autoprec.gradient_compress.default, (gradient, residual))
     sent = reference(gradient, residual)
-    torch.library.opcheck(torch.ops.autoprec.gradient_accumulate.default, (*sent, torch.zeros(700)))
+    torch.library.opcheck(torch.ops.autoprec.gradient_decompress.default, (*sent, torch.zeros(700), True))
 
 
 def test_sums_over_ranks_are_in_place():
@@ -104,6 +104,7 @@ def test_wrong_things_to_decompress_are_named():
     for wrong, options, said in (
         (sent._replace(values=torch.zeros(6)), {}, "values must be int8"),
         (sent._replace(scale=torch.zeros(2)), {}, "scale must be"),
+        (sent._replace(scale=torch.zeros(1, device="meta")), {}, "scale must be on cpu"),
         (sent, {"dtype": torch.float16}, "dtype must be"),
         (sent, {"into": torch.zeros(7)}, r"into must be \[6\]"),
     ):
