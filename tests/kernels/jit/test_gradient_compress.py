@@ -27,14 +27,22 @@ def test_every_bit_is_the_references(count, dtype, device):
         assert same(*sums)
 
 
-@pytest.mark.parametrize("compute", [launch, reference], ids=["triton", "reference"])
-def test_nan_and_inf_spoil_their_block_and_no_residual(compute, device):
+@pytest.mark.parametrize(
+    ("compute", "undo"),
+    [(launch, launch_decompress), (reference, reference_decompress)],
+    ids=["triton", "reference"],
+)
+def test_nan_and_inf_spoil_their_block_and_no_residual(compute, undo, device):
     gradient = torch.randn(2000, device=device)
     gradient[3], gradient[600], gradient[1100] = float("nan"), float("inf"), 1e-42
     residual = torch.randn(2000, device=device)
     before = residual.clone()
-    values = gradient_decompress(Compressed(*compute(gradient, residual)))
+    values, rounded = torch.zeros_like(gradient), torch.zeros_like(gradient, dtype=torch.bfloat16)
+    sent = compute(gradient, residual)
+    undo(*sent, values, True)
+    undo(*sent, rounded, False)
     assert values[:1024].isnan().all()
+    assert rounded[:1024].isnan().all()
     assert same(residual[:1024], before[:1024])
     assert values[1024:].isfinite().all()
     assert torch.allclose((values + residual)[1024:], (gradient + before)[1024:], rtol=1e-6, atol=1e-6)
