@@ -110,7 +110,8 @@ def amax_of(matrix: Tensor, granularity: str) -> Tensor:
 
 def scale_from(amax: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
     """Return the scales for the largest magnitudes of regions."""
-    scale = (amax / largest_of(dtype)).clamp_min(_TINY)
+    # Divided by a tensor, as CUDA multiplies by the reciprocal of a number, which is another last bit.
+    scale = (amax / amax.new_full((), largest_of(dtype))).clamp_min(_TINY)
     if power_of_two:
         raised = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
         scale = torch.where(scale.isnan(), scale, raised)
