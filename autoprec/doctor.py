@@ -8,6 +8,7 @@ from rich.table import Column, Table
 
 from autoprec.errors import RuntimeRefusedError
 from autoprec.kernels.device import capability, device_name
+from autoprec.kernels.families import OPERANDS, detect, native
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import Level, Operation, OpShape, Support, feasible, implementations
 from autoprec.plan import COMPILE
@@ -28,6 +29,18 @@ def diagnose(device: torch.device) -> dict[str, dict[Operation, Support]]:
     """Return format × operation → support on a device, at `SAMPLES`."""
     by_operation = {operation: feasible(operation, [shape], device) for operation, shape in SAMPLES.items()}
     return {name: {operation: found[name] for operation, found in by_operation.items()} for name in FORMATS}
+
+
+def describe_family(device: torch.device) -> str:
+    """Return the family of a device, whether it is verified and what it multiplies natively, on a line."""
+    family = detect(device)
+    if family is None:
+        return "Family: none that is described; docs/devices.md says how to add one"
+    types = [operand for operand in OPERANDS if native(family, operand).level is Level.NATIVE]
+    verified = "verified" if family.verified else "not verified"
+    return (
+        f"Family: {family.title} ({verified}: {family.verified_how}); multiplies natively {', '.join(types)}"
+    )
 
 
 def _print_runtimes(console: Console) -> None:
@@ -63,6 +76,7 @@ def print_doctor() -> None:
         f"{device_name()} ({capability()}), {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     device = torch.device("cpu")
+    console.print(describe_family(device), soft_wrap=True)
     found = diagnose(device)
     table = Table(Column("format", no_wrap=True), *(operation.value for operation in SAMPLES), "what it is")
     reasons: list[str] = []

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from autoprec.errors import SettingError, WorkloadError, one_line
-from autoprec.kernels.cpu import static_shape
+from autoprec.kernels.checked import static_shape
 from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import FormatModule, Operation, OpShape
 from autoprec.workload import Example, LoadedWorkload

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
-from autoprec.kernels.cpu import CpuImplementation, numeric_padding
+from autoprec.kernels.checked import CheckedImplementation, numeric_padding
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.modules import Shared, WeightedModule, compute
@@ -235,7 +235,7 @@ class QuantizedConv2d(FormatConv2d):
         return QuantizedWeight(self._packed.value.to_dense(), self.scale).dequantize()
 
 
-class _Conv2d(CpuImplementation):
+class _Conv2d(CheckedImplementation):
     operation = Operation.CONV2D
 
     def __init__(self, format_name: str, name: str) -> None:
@@ -244,6 +244,8 @@ class _Conv2d(CpuImplementation):
 
 
 class _Aten(_Conv2d):
+    devices = ("cpu", "cuda")
+
     def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         dtype = DTYPES[self.format]
         if module.weight.dtype is dtype:
@@ -252,6 +254,8 @@ class _Aten(_Conv2d):
 
 
 class _Upcast(_Conv2d):
+    devices = ("cpu", "cuda")
+
     def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         return CastConv2d(module, narrowed(module.weight, torch.float16, memo), torch.float32)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
-from autoprec.kernels.cpu import CpuImplementation
+from autoprec.kernels.checked import CheckedImplementation
 from autoprec.kernels.linear_float import DTYPES, narrowed
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.linear_weight_only import shared_int4
@@ -41,7 +41,8 @@ class FormatEmbedding(FormatModule):
     @property
     def weight(self) -> Tensor:
         """The table as it is held, in the source's dtype; a copy, for code that reads it."""
-        return self._lookup(torch.arange(self.num_embeddings)).to(self._dtype).as_subclass(HeldWeight)
+        every = torch.arange(self.num_embeddings, device=next(self.buffers()).device)
+        return self._lookup(every).to(self._dtype).as_subclass(HeldWeight)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows at `input` [...] as [..., embedding_dim]."""
@@ -113,9 +114,10 @@ def _gather(table: Tensor, indices: Tensor) -> Tensor:
     return table.index_select(0, indices)
 
 
-class _Embedding(CpuImplementation):
+class _Embedding(CheckedImplementation):
     operation = Operation.EMBEDDING
     name = "aten"
+    devices = ("cpu", "cuda")
 
     def __init__(self, format_name: str) -> None:
         self.format = format_name

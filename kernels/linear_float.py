@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
-from autoprec.kernels.cpu import CpuImplementation
+from autoprec.kernels.checked import CheckedImplementation
 from autoprec.kernels.modules import FormatLinear, Shared, cast, quantized_engine, remembered
 from autoprec.kernels.quantize import require_finite, require_fp16_range
 from autoprec.kernels.registry import Memo, Operation, register
@@ -107,7 +107,7 @@ class FbgemmHalfLinear(FormatLinear):
         return weight
 
 
-class _Linear(CpuImplementation):
+class _Linear(CheckedImplementation):
     operation = Operation.LINEAR
 
     def __init__(self, format_name: str) -> None:
@@ -115,6 +115,7 @@ class _Linear(CpuImplementation):
 
 
 class _Aten(_Linear):
+    devices = ("cpu", "cuda")
     name = "aten"
 
     def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
@@ -125,6 +126,7 @@ class _Aten(_Linear):
 
 
 class _Upcast(_Linear):
+    devices = ("cpu", "cuda")
     name = "upcast"
 
     def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:

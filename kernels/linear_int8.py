@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
-from autoprec.kernels.cpu import CpuImplementation
+from autoprec.kernels.checked import CheckedImplementation
 from autoprec.kernels.modules import FormatLinear, Shared, compute, quantized_engine, remembered
 from autoprec.kernels.quantize import QuantizedWeight, affine, affine_parameters, int8_channel, row_scale
 from autoprec.kernels.registry import Memo, Operation, OpShape, register
@@ -219,7 +219,7 @@ def multiplied(source: nn.Linear, factors: Tensor) -> nn.Linear:
     return made
 
 
-class _Linear(CpuImplementation):
+class _Linear(CheckedImplementation):
     operation = Operation.LINEAR
 
     def __init__(self, format_name: str, name: str) -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoprec.kernels.calibration import Calibration
-from autoprec.kernels.cpu import CpuImplementation
+from autoprec.kernels.checked import CheckedImplementation
 from autoprec.kernels.formats import GROUP_SIZE
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.modules import FormatLinear, remembered
@@ -124,7 +124,7 @@ class Int4Linear(FormatLinear):
         ).dequantize()
 
 
-class _Linear(CpuImplementation):
+class _Linear(CheckedImplementation):
     operation = Operation.LINEAR
 
 

@@ -116,6 +116,14 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
+def output_dtype(inputs: Tensor) -> torch.dtype:
+    """Return the dtype in which a Linear gives its result: autocast's, or else that of its inputs."""
+    kind = inputs.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return inputs.dtype
+
+
 class WeightedModule(OpaqueModule):
     """Base of the modules that hold a weight and a bias in the place of a Linear's or a Conv2d's.
 

@@ -140,7 +140,7 @@ class Implementation(ABC):
 
 
 _IMPLEMENTATIONS: dict[tuple[Operation, str, str], Implementation] = {}
-_SUITES = ("linear_float", "linear_int8", "linear_weight_only", "linear_fp8", "conv2d", "embedding")
+_SUITES = ("linear_float", "linear_int8", "linear_weight_only", "linear_triton", "conv2d", "embedding")
 
 
 def register(implementation: Implementation) -> None:

@@ -198,6 +198,9 @@ def test_the_doctor_says_what_runs_and_why_not(folder):
         assert name in out
     assert re.search(r"fp8_e4m3 linear: emulated, \w+", out)
     assert str(folder / "store.db") in out
+    assert re.search(
+        r"^Family: (.+ \((not )?verified: .+\); multiplies natively|none that is described)", out, re.M
+    )
 
 
 def test_ready_made_workloads_are_listed(folder):

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.tiles import MOST_STAGES_AMD
 
 OPERATIONS = (
     "quantize",
+    "scaled_mm",
+    "weight_only_mm",
     "fused_norm_quantize",
     "gradient_compress",
     "low_bit_adam",
@@ -40,7 +43,7 @@ class Target:
         shared: Bytes of shared memory that a program may have. NVIDIA: CUDA C++ Programming Guide, table
             "Technical specifications per compute capability"; AMD: CDNA3 ISA guide, 64 KiB of LDS.
         matrix: What matrix instructions look like in its assembly.
-        wide: What loads of 16 bytes look like.
+        wide: What loads of 16 bytes look like; of 8 for AMD, whose warps have twice the threads.
     """
 
     name: str
@@ -53,9 +56,9 @@ class Target:
 _WIDE = r"ld\.global[.\w:]*\.(v4\.b32|v2\.b64|v8\.b32|v4\.b64)|cp\.async[.\w]*\s+\[[^\n]*, 0x10"
 TARGETS = (
     Target("cuda:80", 32, 163 * 1024, r"mma\.sync", _WIDE),
-    Target("cuda:90", 32, 227 * 1024, r"wgmma\.mma_async", _WIDE),
+    Target("cuda:90", 32, 227 * 1024, r"wgmma\.mma_async|mma\.sync", _WIDE),
     Target("cuda:100", 32, 227 * 1024, r"tcgen05\.mma|mma\.sync", _WIDE),
-    Target("hip:gfx942", 64, 64 * 1024, r"v_mfma", r"(global|buffer)_load_dwordx4"),
+    Target("hip:gfx942", 64, 64 * 1024, r"v_mfma", r"(global|buffer)_load_dwordx[24]"),
 )
 
 
@@ -70,7 +73,7 @@ class Compiled:
         shared: Bytes of shared memory a program.
         spilled: Bytes of registers spilled to memory, loads and stores.
         matrix: Matrix instructions found, each once.
-        wide_loads: Loads of 16 bytes or more in the assembly.
+        wide_loads: Loads in the assembly that are wide.
     """
 
     case: str
@@ -86,6 +89,12 @@ def cases(operations: Iterable[str] = OPERATIONS) -> Iterator[Case]:
     """Return the cases of some operations."""
     for name in operations:
         yield from importlib.import_module(f"autoprec.kernels.jit.{name}").CASES
+
+
+def pairs(operations: Iterable[str] = OPERATIONS) -> Iterator[tuple[Case, Target]]:
+    """Return each case with the targets that run it."""
+    for case in cases(operations):
+        yield from ((case, target) for target in TARGETS if target.name.startswith(case.backend))
 
 
 def compile_case(case: Case, target: Target) -> Compiled:
@@ -106,7 +115,8 @@ def compile_case(case: Case, target: Target) -> Compiled:
         if kind != "constexpr" and name not in case.odd and (kind.startswith("*") or kind.startswith("i"))
     }
     source = ASTSource(case.kernel, signature, constants, divisible)
-    options = {"num_warps": case.warps, "num_stages": case.stages}
+    stages = case.stages if backend == "cuda" else min(case.stages, MOST_STAGES_AMD)
+    options = {"num_warps": case.warps, "num_stages": stages}
     try:
         made = triton.compile(source, target=GPUTarget(backend, arch, target.warp), options=options)
     except Exception as error:
@@ -154,16 +164,22 @@ def _spilled_amd(text: str) -> int:
 
 
 def as_refusals(results: Iterable[Compiled]) -> dict[str, Any]:
-    """Return results by target, as `compiled.json` of the device families has them."""
+    """Return results by target, as `compiled.json` of the device families has them.
+
+    Cases that need no type of the processor's own tell nothing about it, and are left out.
+    """
     import triton
 
     found: dict[str, Any] = {}
+    names = {case.name: f"{case.name} of {' and '.join(case.operands)}" for case in cases() if case.operands}
     for item in results:
+        if item.case not in names:
+            continue
         entry = found.setdefault(item.target, {"triton": triton.__version__, "refused": {}, "compiled": []})
         if item.refused:
-            entry["refused"][item.case] = item.refused
+            entry["refused"][names[item.case]] = item.refused
         else:
-            entry["compiled"].append(item.case)
+            entry["compiled"].append(names[item.case])
     return found
 
 
@@ -176,18 +192,17 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="keep what was refused and compiled in this file")
     asked = parser.parse_args()
     results = []
-    for case in cases(asked.operations):
-        for target in TARGETS:
-            if asked.target and target.name not in asked.target:
-                continue
-            made = compile_case(case, target)
-            results.append(made)
-            if not asked.json:
-                said = made.refused or (
-                    f"shared {made.shared}, spilled {made.spilled}, wide loads {made.wide_loads}, "
-                    f"{' '.join(made.matrix) or 'no matrix instruction'}"
-                )
-                print(f"{target.name:12} {case.name:36} {said}", flush=True)  # noqa: T201
+    for case, target in pairs(asked.operations):
+        if asked.target and target.name not in asked.target:
+            continue
+        made = compile_case(case, target)
+        results.append(made)
+        if not asked.json:
+            said = made.refused or (
+                f"shared {made.shared}, spilled {made.spilled}, wide loads {made.wide_loads}, "
+                f"{' '.join(made.matrix) or 'no matrix instruction'}"
+            )
+            print(f"{target.name:12} {case.name:36} {said}", flush=True)  # noqa: T201
     if asked.json:
         print(json.dumps([dataclasses.asdict(item) for item in results]))  # noqa: T201
     if asked.write:

@@ -30,6 +30,7 @@ class Case:
         matrix: Whether matrix instructions must appear.
         warps: Warps a program.
         stages: Depth of software pipelining.
+        backend: The only backend that runs the case, `cuda` or `hip`; empty for both.
         unit: Arguments that are 1 here, as strides along contiguous memory are; they become constants.
         odd: Integer arguments that are no multiples of 16; the others, and all addresses, are.
     """
@@ -42,6 +43,7 @@ class Case:
     matrix: bool = False
     warps: int = 4
     stages: int = 3
+    backend: str = ""
     unit: tuple[str, ...] = ()
     odd: tuple[str, ...] = ("seed",)
 

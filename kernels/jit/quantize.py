@@ -15,7 +15,12 @@ from autoprec.kernels.ops.quantize import KINDS, amax_of, largest_of, scale_from
 _TILE = 4096
 """Elements that a program holds at once where regions are smaller than that."""
 _WARPS = {"tensor": 8, "group": 8, "block": 16}
-"""Warps a program of `quantize_tiles`: with 8 for 128 × 128, the draws of stochastic rounding spill."""
+"""Warps a program of `quantize_tiles`."""
+
+
+def _strip(granularity: str, tall: int, stochastic: bool) -> int:
+    """Return how many rows of a tile are rounded at once."""
+    return 32 if granularity == "block" and stochastic else tall
 
 
 @triton.jit
@@ -23,7 +28,8 @@ def _random(seed, row, column, columns, STOCHASTIC: tl.constexpr):
     """Draw 32 bits for each element, by its place in the matrix: Philox 4×32."""
     if STOCHASTIC:
         # Philox takes 32 bits of place: the place wraps after 2^32 elements, and the draws repeat.
-        bits = tl.randint(seed, (row * columns + column).to(tl.uint32)).to(tl.uint32, bitcast=True)
+        place = row.to(tl.uint32) * columns.to(tl.uint32) + column.to(tl.uint32)
+        bits = tl.randint(seed, place).to(tl.uint32, bitcast=True)
     else:
         bits = tl.zeros((1, 1), tl.uint32)
     return bits
@@ -77,6 +83,7 @@ def quantize_tiles(
     matrix, values, scales, amaxes, rows, columns, stride_row, stride_column, blocks, seed,
     LARGEST: tl.constexpr, KIND: tl.constexpr, POWER_OF_TWO: tl.constexpr, STOCHASTIC: tl.constexpr,
     HARDWARE: tl.constexpr, GRANULARITY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    STRIP: tl.constexpr,
 ):  # fmt: skip
     """Quantise a tile of `ROWS` × 128 by groups or as one block, or with the scale given for the tensor."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -100,9 +107,21 @@ def quantize_tiles(
         tl.store(scales + spot, line)
         tl.store(amaxes + spot, amax)
         scale = line[:, None]
-    random = _random(seed, row[:, None], column[None, :], columns, STOCHASTIC)
-    rounded = round_to(tl.div_rn(tile, scale + tl.zeros_like(tile)), random, KIND, STOCHASTIC, HARDWARE)
-    tl.store(values + row[:, None] * columns + column[None, :], rounded, mask=mask)
+    if STRIP == ROWS:
+        random = _random(seed, row[:, None], column[None, :], columns, STOCHASTIC)
+        rounded = round_to(tl.div_rn(tile, scale + tl.zeros_like(tile)), random, KIND, STOCHASTIC, HARDWARE)
+        tl.store(values + row[:, None] * columns + column[None, :], rounded, mask=mask)
+    else:
+        # Read again, from the cache, a strip at a time: the draws of a whole block do not fit in registers.
+        for first in range(0, ROWS, STRIP):
+            part = tl.program_id(0).to(tl.int64) * ROWS + first + tl.arange(0, STRIP)
+            inside = (part < rows)[:, None] & (column < columns)[None, :]
+            at = matrix + part[:, None] * stride_row + column[None, :] * stride_column
+            strip = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+            random = _random(seed, part[:, None], column[None, :], columns, STOCHASTIC)
+            scaled = tl.div_rn(strip, scale + tl.zeros_like(strip))
+            rounded = round_to(scaled, random, KIND, STOCHASTIC, HARDWARE)
+            tl.store(values + part[:, None] * columns + column[None, :], rounded, mask=inside)
 
 
 def launch(
@@ -146,7 +165,8 @@ def launch(
         grid = (-(-rows // tall), -(-columns // BLOCK_SIZE))
         quantize_tiles[grid](
             matrix, target, scale, amax, rows, columns, *matrix.stride(), grid[1], seed or 0, **common,
-            GRANULARITY=granularity, ROWS=tall, COLUMNS=BLOCK_SIZE, num_warps=_WARPS[granularity],
+            GRANULARITY=granularity, ROWS=tall, COLUMNS=BLOCK_SIZE,
+            STRIP=_strip(granularity, tall, seed is not None), num_warps=_WARPS[granularity],
         )  # fmt: skip
     return values, scale, amax
 
@@ -171,7 +191,10 @@ def _cases() -> tuple[Case, ...]:
         row = common | {"TRANSPOSED": False, "ONE_TILE": True, "LINES": 1, "LENGTH": 4096}
         cases.append(Case(f"{name}.row", quantize_lines, pointers | lines, row, operands, unit=_UNIT))
         for granularity, tall in (("group", _TILE // BLOCK_SIZE), ("block", BLOCK_SIZE)):
-            tile = common | {"GRANULARITY": granularity, "ROWS": tall, "COLUMNS": BLOCK_SIZE}
+            tile = common | {
+                "GRANULARITY": granularity, "ROWS": tall, "COLUMNS": BLOCK_SIZE,
+                "STRIP": _strip(granularity, tall, not hardware),
+            }  # fmt: skip
             signature = pointers | tiles
             cases.append(
                 Case(

@@ -87,7 +87,7 @@ class TestARun:
 
     def test_emulated_plans_are_judged_and_not_timed(self):
         setup = Setup(Judged)
-        found = setup.measure(setup.plan("fp8_e4m3", "emulated"), timed=False)
+        found = setup.measure(setup.plan("fp8_e4m3", "triton"), timed=False)
         assert found.timing is None and found.quality_drop != 0.0
 
     def test_without_a_quality_the_outputs_are_compared(self):

@@ -9,7 +9,7 @@ from torch import nn
 
 from autoprec.errors import ConversionError
 from autoprec.kernels import reference, registry
-from autoprec.kernels.cpu import static_shape
+from autoprec.kernels.checked import static_shape
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.modules import HeldWeight
 from autoprec.kernels.registry import (
@@ -186,7 +186,7 @@ print(found)
 def test_fused_encoder_layers_call_converted_modules():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
-    kernel = implementation(Operation.LINEAR, "fp8_e5m2", "emulated")
+    kernel = implementation(Operation.LINEAR, "fp8_e5m2", "triton")
     layer.linear1 = kernel.convert(layer.linear1, None, {})
     rows = torch.randn(2, 5, 64)
     with torch.no_grad():

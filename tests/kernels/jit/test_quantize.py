@@ -122,3 +122,16 @@ def test_scales_spread_over_their_regions():
 def test_wrong_arguments_are_named(arguments, said):
     with pytest.raises(ValueError, match=said):
         quantize(*arguments)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_each_draw_is_a_neighbour(granularity, device):
+    """Of int8, whose neighbours are whole numbers: every draw is less than 1 away, half of them upwards."""
+    matrix = torch.randn(150, 140, device=device)
+    values, scale, _ = launch(matrix, torch.int8, granularity, False, 7)
+    exact = matrix / spread(scale, matrix.shape)
+    away = values.float() - exact
+    assert float(away.abs().max()) < 1.001
+    between = exact.abs() < 126
+    assert abs(float(away[between].mean())) < 5 * 0.41 / 140
+    assert 0.35 < float((away[between] > 0).float().mean()) < 0.65

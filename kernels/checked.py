@@ -1,4 +1,4 @@
-"""What the CPU implementations share: when they are supported, and which modules they take.
+"""What the implementations share: when they are supported, and which modules they take.
 
 Support is found out rather than assumed: besides its static rules, every implementation is run once a process
 on a small module whose products are as large as 8 bits allow, and compared with the reference. So a missing
@@ -7,6 +7,7 @@ operator, and an int8 kernel that adds pairs in 16 bits and saturates (processor
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from abc import abstractmethod
@@ -91,30 +92,34 @@ def numeric_padding(module: nn.Conv2d) -> tuple[int, int]:
     return _pair(cast("tuple[int, ...]", module.padding))
 
 
-class CpuImplementation(Implementation):
-    """Base of the implementations that run on a CPU.
+class CheckedImplementation(Implementation):
+    """Base of the implementations, which are tried on a device before they are offered there.
 
     Attributes:
-        level: Native, or emulated where only the rounding is reproduced.
-        note: What to say beside the level, unless it is native.
+        devices: Types of the devices that it has kernels for.
     """
 
-    level: Level = Level.NATIVE
-    note: str = ""
+    devices: tuple[str, ...] = ("cpu",)
 
     def support(self, shape: OpShape, device: torch.device) -> Support:
         """See `Implementation.support`."""
-        if device.type != "cpu":
-            return Support(Level.REFUSED, f"{self.name} is CPU only, not for {device.type}")
-        if reason := self._static_refusal(shape) or self_check(self):
+        if device.type not in self.devices:
+            return Support(Level.REFUSED, f"{self.name} is {self._places()} only, not for {device.type}")
+        if device.type == "cuda" and not torch.cuda.is_available():
+            return Support(Level.REFUSED, f"torch {torch.__version__} finds no GPU here")
+        offered = self._offer(device)
+        if offered.level is Level.REFUSED:
+            return offered
+        if reason := self._static_refusal(shape) or self_check(self, device.type):
             return Support(Level.REFUSED, reason)
-        return Support(self.level, self.note)
+        return offered
 
     def convert(self, module: nn.Module, calibration: Calibration | None, memo: Memo) -> nn.Module:
         """See `Implementation.convert`."""
         reason = self._module_refusal(module)
         if not reason:
-            reason = self._static_refusal(static_shape(module)) or self_check(self)
+            device = cast("Tensor", module.weight).device
+            reason = self._static_refusal(static_shape(module)) or self_check(self, device.type)
         if not reason and FORMATS[self.format].calibrated:
             reason = _range_refusal(calibration) or self._smoothing_refusal(module, calibration)
         if reason:
@@ -133,6 +138,13 @@ class CpuImplementation(Implementation):
     @abstractmethod
     def _convert(self, module: Any, calibration: Calibration | None, memo: Memo) -> nn.Module:
         """Convert a module that has passed every check."""
+
+    def _offer(self, device: torch.device) -> Support:
+        """Return what is offered on one of `devices`, before anything is tried."""
+        return Support(Level.NATIVE)
+
+    def _places(self) -> str:
+        return " and ".join(name.upper() for name in self.devices)
 
     def _refusal(self, shape: OpShape) -> str:
         """Return why a shape is refused, or an empty string."""
@@ -156,10 +168,9 @@ class CpuImplementation(Implementation):
         if "weight" not in module._parameters:
             return "its weight is computed from other parameters; remove the parametrization first"
         weight = module._parameters["weight"]
-        if weight is None or weight.device.type != "cpu":
-            return (
-                f"its weight is on {weight.device if weight is not None else 'no device'}, and it is CPU only"
-            )
+        if weight is None or weight.device.type not in self.devices:
+            place = weight.device if weight is not None else "no device"
+            return f"its weight is on {place}, and it is {self._places()} only"
         return ""
 
     def _smoothing_refusal(self, module: nn.Module, calibration: Calibration | None) -> str:
@@ -170,19 +181,24 @@ class CpuImplementation(Implementation):
 
 
 @functools.cache
-def self_check(item: CpuImplementation) -> str:
-    """Return why an implementation does not work in this process, or an empty string; found out once."""
+def self_check(item: CheckedImplementation, device: str = "cpu") -> str:
+    """Return why an implementation does not work in this process, or an empty string; found out once.
+
+    Args:
+        item: The implementation.
+        device: Type of the device to try it on.
+    """
     with torch.inference_mode(False), torch.no_grad():
         calibration = _SMOOTHED_SAMPLE if FORMATS[item.format].smooth else _SAMPLE_RANGE
         module, inputs, compute = _sample(item.operation, item.format, calibration)
         try:
-            converted = item._convert(module, calibration, {})
+            converted = item._convert(copy.deepcopy(module).to(device), calibration, {})
             for batch in (inputs, inputs[:1], inputs[:0]):
-                error = relative_error(converted(batch), compute(batch))
+                error = relative_error(converted(batch.to(device)).cpu(), compute(batch))
                 if not error <= reference.TOLERANCE[item.format]:
                     saturates = FORMATS[item.format].weight == "int8"
                     cause = " (8-bit products saturate without VNNI)" if saturates else ""
-                    return f"on this processor it is wrong by {error:.1%}{cause}"
+                    return f"on this device it is wrong by {error:.1%}{cause}"
         except Exception as failure:
             # What a build of torch lacks shows as an error of any kind.
             return f"it does not run here: {(str(failure) or type(failure).__name__).splitlines()[0]}"
