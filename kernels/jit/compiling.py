@@ -20,7 +20,16 @@ from typing import Any
 from autoprec.kernels.jit.launch import Case
 from autoprec.kernels.jit.tiles import MOST_STAGES_AMD
 
-OPERATIONS = ("quantize", "scaled_mm", "weight_only_mm")
+OPERATIONS = (
+    "quantize",
+    "scaled_mm",
+    "weight_only_mm",
+    "fused_norm_quantize",
+    "gradient_compress",
+    "low_bit_adam",
+    "quantize_int4",
+    "sparse24",
+)
 """Operations that have Triton kernels, each in a file of its name."""
 
 

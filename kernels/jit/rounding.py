@@ -1,4 +1,4 @@
-"""Rounding inside Triton kernels: to fp8 by integer arithmetic, to integers, and scales to powers of two.
+"""Rounding inside Triton kernels: to fp8 and bfloat16 in integers, to integers, and scales to powers of two.
 
 Rounding to fp8 in integers serves three ends: stochastic rounding, which no instruction does; processors
 without the type; and Triton's interpreter, whose own cast to fp8 e4m3 is wrong for ties, overflow and
@@ -63,6 +63,25 @@ def decode_fp8(code, MANTISSA: tl.constexpr):
     value = tl.where(size < (1 << MANTISSA), size.to(tl.float32) * STEP, normal)
     value = tl.where(size == 0x7F, float("nan"), value)
     return tl.where(code >= 0x80, -value, value)
+
+
+@triton.jit
+def to_bf16(x, random, STOCHASTIC: tl.constexpr):
+    """Round float32 to bfloat16 in integers: to the nearest, ties to even, or so that the mean is exact.
+
+    The interpreter's own cast truncates, and no instruction rounds stochastically.
+
+    Args:
+        x: float32.
+        random: uint32, uniform; read where `STOCHASTIC`.
+        STOCHASTIC: Round up with the probability that makes the mean exact, instead of to the nearest.
+    """
+    bits = x.to(tl.uint32, bitcast=True)
+    if STOCHASTIC:
+        upper = (bits + (random & 0xFFFF)) >> 16
+    else:
+        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where(x == x, upper, 0x7FC0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit

@@ -20,7 +20,7 @@ def same(found, expected):
     """Return whether two tensors agree in every bit, all NaN being one."""
     if found.shape != expected.shape or found.dtype is not expected.dtype:
         return False
-    found, expected = found.float(), expected.float()
+    found, expected = found.cpu().float(), expected.cpu().float()
     return bool(((found == expected) | (found.isnan() & expected.isnan())).all())
 
 

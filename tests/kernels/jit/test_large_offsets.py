@@ -3,11 +3,23 @@
 The memory between the rows is asked for and never touched, so that it costs nothing.
 """
 
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 import torch
 from comparing import rms_ratio, same
 
-from autoprec.kernels.jit import quantize, scaled_mm, weight_only_mm
+from autoprec.kernels.jit import (
+    fused_norm_quantize,
+    quantize,
+    quantize_int4,
+    scaled_mm,
+    sparse24,
+    weight_only_mm,
+)
 from autoprec.kernels.ops import quantize as quantize_op
 from autoprec.kernels.ops import scaled_mm as scaled_mm_op
 from autoprec.kernels.ops import weight_only_mm as weight_only_op
@@ -59,3 +71,34 @@ def test_weight_only_mm(bits, rows, device):
         held = (pack_nibbles(group.values), group.scale, group.zero)
     found = weight_only_mm.launch(far_rows(inputs), *held, None)
     assert rms_ratio(found, weight_only_op.reference(inputs, *held, None)) < 2**-7
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        lambda rows: fused_norm_quantize.launch(rows, rows[0], None, torch.int8, "rms", "row", 1e-5),
+        quantize_int4.launch,
+        sparse24.launch,
+    ],
+    ids=["fused_norm_quantize", "quantize_int4", "sparse24"],
+)
+def test_rows_far_apart_are_as_rows_side_by_side(launch, device):
+    rows = torch.randn(5, 64, device=device).bfloat16()
+    assert all(same(*pair) for pair in zip(launch(far_rows(rows)), launch(rows), strict=True))
+
+
+def test_flat_tensors_are_addressed_in_64_bits(tmp_path):
+    """The number of a program is widened before anything is computed from it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "autoprec.kernels.jit.compiling", "gradient_compress", "low_bit_adam"]
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    subprocess.run(
+        [*command, "--target", "cuda:90", "--json"], env=environment, capture_output=True, check=True
+    )
+    kernels = [path.read_text() for path in tmp_path.rglob("*.ttir")]
+    assert kernels
+    for text in kernels:
+        (program,) = re.findall(r"(%\w+) = tt\.get_program_id", text)
+        uses = [line for line in text.splitlines() if re.search(rf"= .*{program}\b", line)]
+        assert uses
+        assert all("arith.extsi" in line and "i32 to i64" in line for line in uses), uses
