@@ -159,9 +159,7 @@ def affine_parameters(low: float, high: float, levels: int, floor: float = _TINY
         floor: Smallest scale.
     """
     low, high = min(low, 0.0), max(high, 0.0)
-    fitted = (high - low) / levels
-    if fitted <= _TINY:
-        return max(_TINY, floor), 0
+    fitted = max((high - low) / levels, _TINY)
     return max(fitted, floor), min(max(round(-low / fitted), 0), levels)
 
 
