@@ -108,6 +108,20 @@ def runs(tmp_path: Path) -> SharedRuns:
     return SharedRuns(tmp_path / JOURNAL, "x", 2, LANDSCAPE.evaluate)
 
 
+def test_ray_starts_twice_in_one_process(tmp_path: Path) -> None:
+    """Ray's core keeps the first token that it was given: another one locks its own parts out."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from autoprec.agents.ray_process import local_ray\n"
+        "for name in 'ab':\n"
+        "    with local_ray(Path(sys.argv[1], name), 1, 1): print('up')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=200
+    )
+    assert ran.stdout.split() == ["up", "up"], ran.stderr
+
+
 def test_a_plan_is_measured_once_and_the_budget_is_kept(tmp_path: Path, runs: SharedRuns) -> None:
     one, two, three = initial_plans(PROBLEM)[:3]
     own = runs.ask("a", one, "initial")
