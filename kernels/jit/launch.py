@@ -57,11 +57,11 @@ def on_its_device(
 ) -> Callable[Concatenate[Tensor, _Rest], _Result]:
     """Make a launcher run with its first tensor's CUDA device as the current one.
 
-    Triton launches on the current device, wherever the tensors are; torch's own operations switch by themselves.
+    Triton launches on the current device, wherever the tensors are.
     """
 
     @functools.wraps(launch)
-    def switched(first: Tensor, *rest: _Rest.args, **named: _Rest.kwargs) -> _Result:
+    def switched(first: Tensor, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Result:
         if not first.is_cuda:
             return launch(first, *rest, **named)
         with torch.cuda.device(first.device):
