@@ -53,11 +53,7 @@ def beyond_neighbours(found: Tensor, expected: Tensor, share: float) -> str:
     if furthest > 1:
         return f"{int((apart > 1).sum())} of {apart.numel()} elements differ by more than a step"
     allowed = 1 + int(share * apart.numel())
-    return (
-        ""
-        if count <= allowed
-        else f"{count} of {apart.numel()} elements are a step off, not {allowed} at most"
-    )
+    return "" if count <= allowed else f"{count} of {apart.numel()} elements are a step off, above {allowed}"
 
 
 def _ordered(codes: Tensor) -> Tensor:
