@@ -38,6 +38,33 @@ def differing_bits(found: Tensor, expected: Tensor) -> str:
     )
 
 
+def beyond_neighbours(found: Tensor, expected: Tensor, share: float) -> str:
+    """Say where int8 or fp8 numbers are not what is expected nor beside it, or too often only beside it.
+
+    Args:
+        found: What a kernel made.
+        expected: The reference's, of the same type and shape.
+        share: Of the elements, how many may be the next number of the type; one of them always may.
+    """
+    if found.shape != expected.shape or found.dtype is not expected.dtype:
+        return f"{found.dtype} of {list(found.shape)} instead of {expected.dtype} of {list(expected.shape)}"
+    apart = (_ordered(found.cpu()) - _ordered(expected.cpu())).abs()
+    furthest, count = int(apart.max()), int((apart > 0).sum())
+    if furthest > 1:
+        return f"{int((apart > 1).sum())} of {apart.numel()} elements differ by more than a step"
+    allowed = 1 + int(share * apart.numel())
+    return "" if count <= allowed else f"{count} of {apart.numel()} elements are a step off, above {allowed}"
+
+
+def _ordered(codes: Tensor) -> Tensor:
+    """Return whole numbers of which neighbours in the type are 1 apart; NaN is far from all others."""
+    bits = codes.view(torch.int8).int()
+    if codes.dtype is torch.int8:
+        return bits
+    size = bits & 0x7F
+    return torch.where(codes.float().isnan(), 1000, torch.where(bits < 0, -size, size))
+
+
 def too_far(found: Tensor, expected: Tensor, tolerance: float) -> str:
     """Say by how much results differ, RMS of the difference over RMS of `expected`; empty where little."""
     found, expected = found.cpu().double(), expected.cpu().double()

@@ -51,3 +51,22 @@ def products() -> Iterator[tuple[int, Projection]]:
 
 MATRICES = ((8192, 4096), (8192, 7168), (1024, 4096), (128, 7168), (8192, 14336), (1024, 7168), (1, 4096))
 """Activations, rows by features, for operations that are bound by memory."""
+
+# Hidden sizes of Llama 3.1 70B, 8B and 405B (The Llama 3 Herd of Models, table 3) and of DeepSeek-V3.
+HIDDEN = (
+    ("Llama-70B hidden", 8192, 8192),
+    ("Llama-8B hidden", 8192, 4096),
+    ("Llama-405B hidden", 8192, 16384),
+    ("DeepSeek-V3 hidden", 8192, 7168),
+)
+"""What norms are taken of: model, rows and columns. The smallest is 64 MiB of bfloat16."""
+
+ELEMENTS = 2**26
+"""Of a flat gradient or parameter: 128 MiB of bfloat16."""
+
+WEIGHTS = (
+    ("Llama-8B gate_up", 28672, 4096),
+    ("DeepSeek-V3 o", 7168, 16384),
+    ("DeepSeek-V3 gate_up", 36864, 7168),
+)
+"""Weights that are converted: model and layer, outputs and inputs. The smallest is 224 MiB of bfloat16."""

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, power_above, raw
+from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, on_its_device, power_above, raw
 from autoprec.kernels.jit.rounding import max_magnitude, round_to, scale_of
 from autoprec.kernels.ops.quantize import KINDS, largest_of, scale_shape
 
@@ -109,6 +109,7 @@ def norm_quantize_rows(
         tl.store(values + row[:, None] * columns + column, rounded, mask=inside & (column < columns))
 
 
+@on_its_device
 def launch(
     inputs: Tensor,
     weight: Tensor,

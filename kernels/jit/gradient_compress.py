@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.launch import Case, on_its_device
 from autoprec.kernels.jit.rounding import max_magnitude, round_to, scale_of, to_bf16
 from autoprec.kernels.ops.gradient_compress import BLOCK, blocks_of
 
@@ -51,6 +51,7 @@ def decompress_blocks(
     tl.store(out + place, number, mask=mask)
 
 
+@on_its_device
 def launch(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `autoprec.kernels.ops.gradient_compress.reference` by Triton."""
     blocks = blocks_of(gradient)
@@ -65,6 +66,7 @@ def launch(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return values, scale
 
 
+@on_its_device
 def launch_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
     """Compute `autoprec.kernels.ops.gradient_compress.reference_decompress` by Triton."""
     if values.numel():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import triton
 from torch import Tensor
+
+_Rest = ParamSpec("_Rest")
+_Result = TypeVar("_Result")
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, on CPU tensors; set by `TRITON_INTERPRET=1` at import."""
@@ -46,6 +50,24 @@ class Case:
     backend: str = ""
     unit: tuple[str, ...] = ()
     odd: tuple[str, ...] = ("seed",)
+
+
+def on_its_device(
+    launch: Callable[Concatenate[Tensor, _Rest], _Result],
+) -> Callable[Concatenate[Tensor, _Rest], _Result]:
+    """Make a launcher run with its first tensor's CUDA device as the current one.
+
+    Triton launches on the current device, wherever the tensors are.
+    """
+
+    @functools.wraps(launch)
+    def switched(first: Tensor, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Result:
+        if not first.is_cuda:
+            return launch(first, *rest, **named)
+        with torch.cuda.device(first.device):
+            return launch(first, *rest, **named)
+
+    return switched
 
 
 def hardware_fp8(device: torch.device) -> bool:

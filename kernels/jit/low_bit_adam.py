@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.launch import Case, on_its_device
 from autoprec.kernels.jit.rounding import decode_fp8, encode_fp8, max_magnitude, scale_of, to_bf16
 from autoprec.kernels.ops.low_bit_adam import BLOCK, SMALLEST_ROOT, corrected
 
@@ -76,6 +76,7 @@ def adam_blocks(
     tl.store(parameter + place, moved, mask=mask)
 
 
+@on_its_device
 def launch(
     parameter: Tensor,
     gradient: Tensor,

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, power_above, raw
+from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, on_its_device, power_above, raw
 from autoprec.kernels.jit.rounding import max_magnitude, round_to, scale_of
 from autoprec.kernels.ops.quantize import KINDS, amax_of, largest_of, scale_from, scale_shape
 
@@ -124,6 +124,7 @@ def quantize_tiles(
             tl.store(values + part[:, None] * columns + column[None, :], rounded, mask=inside)
 
 
+@on_its_device
 def launch(
     matrix: Tensor, dtype: torch.dtype, granularity: str, power_of_two: bool, seed: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import GROUP_SIZE
-from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.launch import Case, on_its_device
 from autoprec.kernels.jit.rounding import round_even, to_bf16
 
 _ROWS = 32
@@ -51,6 +51,7 @@ def quantize_groups(
     tl.store(packed + row[:, None] * stride + byte[None, :], (lower | (upper << 4)).to(tl.uint8), mask=mask)
 
 
+@on_its_device
 def launch(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `autoprec.kernels.ops.quantize_int4.reference` by Triton."""
     rows, columns = weight.shape

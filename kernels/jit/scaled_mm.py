@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import Case
+from autoprec.kernels.jit.launch import Case, on_its_device
 from autoprec.kernels.jit.tiles import Tile, choose, tile_order
 
 TILES = (
@@ -114,6 +114,7 @@ def scaled_mm(
     tl.store(out_at, result.to(out.dtype.element_ty), mask=(row < m)[:, None] & (column < n)[None, :])
 
 
+@on_its_device
 def launch(
     left: Tensor,
     left_scale: Tensor,

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autoprec.kernels.jit.launch import Case, power_above
+from autoprec.kernels.jit.launch import Case, on_its_device, power_above
 from autoprec.kernels.ops.sparse24 import BITS
 
 _FOURS = 1024
@@ -75,6 +75,7 @@ def unpack_tiles(values, indices, weight, rows, fours, ROWS: tl.constexpr, FOURS
     tl.store(weight + row * (fours * 4) + column, tile, mask=(row < rows) & (column < fours * 4))
 
 
+@on_its_device
 def launch(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `autoprec.kernels.ops.sparse24.reference` by Triton."""
     rows, columns = weight.shape
@@ -90,6 +91,7 @@ def launch(weight: Tensor) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
+@on_its_device
 def launch_unpack(values: Tensor, indices: Tensor) -> Tensor:
     """Compute `autoprec.kernels.ops.sparse24.reference_unpack` by Triton."""
     rows, half = values.shape

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import GROUP_SIZE
-from autoprec.kernels.jit.launch import INTERPRETED, Case, power_above
+from autoprec.kernels.jit.launch import INTERPRETED, Case, on_its_device, power_above
 from autoprec.kernels.jit.tiles import Tile, choose, tile_order
 
 FEW_ROWS = 4
@@ -141,6 +141,7 @@ def weight_only_rows(
     tl.store(out_at, sums.to(out.dtype.element_ty), mask=(rows < ROWS)[:, None] & (column < n)[None, :])
 
 
+@on_its_device
 def launch(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
     """Compute `autoprec.kernels.ops.weight_only_mm.reference` by Triton."""
     (m, k), n = inputs.shape, weight.shape[0]
