@@ -110,7 +110,7 @@ class CheckedImplementation(Implementation):
         offered = self._offer(device)
         if offered.level is Level.REFUSED:
             return offered
-        if reason := self._static_refusal(shape) or self_check(self, device.type):
+        if reason := self._static_refusal(shape) or self_check(self, str(device)):
             return Support(Level.REFUSED, reason)
         return offered
 
@@ -119,7 +119,7 @@ class CheckedImplementation(Implementation):
         reason = self._module_refusal(module)
         if not reason:
             device = cast("Tensor", module.weight).device
-            reason = self._static_refusal(static_shape(module)) or self_check(self, device.type)
+            reason = self._static_refusal(static_shape(module)) or self_check(self, str(device))
         if not reason and FORMATS[self.format].calibrated:
             reason = _range_refusal(calibration) or self._smoothing_refusal(module, calibration)
         if reason:
@@ -186,7 +186,7 @@ def self_check(item: CheckedImplementation, device: str = "cpu") -> str:
 
     Args:
         item: The implementation.
-        device: Type of the device to try it on.
+        device: Where to try it, `cpu` or `cuda:1`.
     """
     with torch.inference_mode(False), torch.no_grad():
         calibration = _SMOOTHED_SAMPLE if FORMATS[item.format].smooth else _SAMPLE_RANGE
@@ -236,12 +236,18 @@ def _sample(
             images,
             lambda batch: reference.conv2d(format_name, batch, convolution, calibration),
         )
-    linear = nn.Linear(64, 32, bias=False, device="meta")
-    linear.weight = large(32, 64)
+    if FORMATS[format_name].weight_scale == "block":
+        # Several blocks, the last ones shorter, and a bias.
+        inputs = large(40, 300).detach()
+        linear = nn.Linear(300, 140, device="meta")
+        linear.weight, linear.bias = large(140, 300), large(140)
+    else:
+        linear = nn.Linear(64, 32, bias=False, device="meta")
+        linear.weight = large(32, 64)
     return (
         linear,
         inputs,
-        lambda batch: reference.linear(format_name, batch, linear.weight, None, calibration),
+        lambda batch: reference.linear(format_name, batch, linear.weight, linear.bias, calibration),
     )
 
 

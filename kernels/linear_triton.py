@@ -75,7 +75,7 @@ class ScaledLinear(TritonLinear):
         return scaled_mm(inputs, self._held(), self.bias, out_dtype=rows.dtype)
 
     def _held(self) -> Quantized:
-        return Quantized(self.values, self.scale, self.scale)
+        return Quantized(self.values, self.scale)
 
     def _dequantized(self) -> Tensor:
         return self._held().dequantize()
@@ -133,7 +133,7 @@ class _Scaled(_Triton):
         fmt = FORMATS[self.format]
         if fmt.weight == "int8":
             plain = shared_int8(module.weight, memo)
-            weight = Quantized(plain.values, plain.scale[:, None], plain.scale[:, None])
+            weight = Quantized(plain.values, plain.scale[:, None])
         else:
             weight = _shared(module.weight, self.format, memo)
         return ScaledLinear(module, weight, "group" if fmt.activation_scale == "block" else "row")
@@ -171,7 +171,7 @@ def _shared(weight: Tensor, format_name: str, memo: Memo) -> Quantized:
 
     values = remembered(memo, weight, format_name, make)
     scale = memo[ref(weight), f"{format_name} scale"]
-    return Quantized(values, scale, scale)
+    return Quantized(values, scale)
 
 
 for _item in (

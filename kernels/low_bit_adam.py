@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -52,10 +53,15 @@ class LowBitAdamW(torch.optim.Optimizer):
         """Add a group of parameters, whose options may differ.
 
         Raises:
-            ValueError: A moment has neither 8 nor 16 bits, or a parameter is neither float32 nor bfloat16.
+            ValueError: An option is out of range, or a parameter is neither float32 nor bfloat16.
         """
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        for name in ("lr", "eps", "weight_decay"):
+            if not 0 <= group[name] < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, got {group[name]}")
+        if not all(0 <= beta < 1 for beta in group["betas"]):
+            raise ValueError(f"betas must be in [0, 1), got {group['betas']}")
         for name in ("first", "second"):
             if group[name] not in (8, 16):
                 raise ValueError(f"{name} must be 8 or 16 bits, got {group[name]!r}")

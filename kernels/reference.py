@@ -36,9 +36,10 @@ TOLERANCE: dict[str, float] = {
     "int8_static": 2e-3,
     "int8_weight_only": 2**-7,
     "int4_weight_only": 2**-7,
-    "fp8_e4m3": 1e-5,
-    "fp8_e5m2": 1e-5,
-    "fp8_block": 1e-5,
+    # Hopper's matrix unit cuts each product of a sum at 2^-13 of the largest, 128 of them at a time.
+    "fp8_e4m3": 2e-3,
+    "fp8_e5m2": 2e-3,
+    "fp8_block": 2e-3,
     "int8_dynamic_7bit": 2e-3,
     "int8_static_7bit": 2e-3,
     # Every input is a product here, so that ties are likelier; one of them is 0.2% of a row of 16.

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from autoprec.kernels.modules import output_dtype
 from autoprec.kernels.ops.quantize import quantize
@@ -91,6 +92,7 @@ class _Products(torch.autograd.Function):
         return product(rows, weight, formats.fprop, dtype, bias=bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         formats = ctx.formats

@@ -97,16 +97,25 @@ def pairs(operations: Iterable[str] = OPERATIONS) -> Iterator[tuple[Case, Target
         yield from ((case, target) for target in TARGETS if target.name.startswith(case.backend))
 
 
-def compile_case(case: Case, target: Target) -> Compiled:
-    """Compile one case for one target; a refusal is a result, with the compiler's first words."""
+def compile_case(case: Case, target: Target, *, ones: bool = False) -> Compiled:
+    """Compile one case for one target; a refusal is a result, with the compiler's first words.
+
+    Args:
+        case: The case.
+        target: The target.
+        ones: Compile it as for integer arguments that are 1, which Triton makes constants of.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     backend, _, architecture = target.name.partition(":")
     arch: int | str = int(architecture) if backend == "cuda" else architecture
-    constants = dict(case.constants) | dict.fromkeys(case.unit, 1)
     names = case.kernel.arg_names
+    constants = dict(case.constants) | dict.fromkeys(case.unit, 1)
+    if ones:
+        special = {names[place] for place in _special(case.kernel)}
+        constants |= {name: 1 for name, kind in case.signature.items() if kind == "i32" and name in special}
     constants = {name: value for name, value in constants.items() if name in names}
     signature = {name: "constexpr" if name in constants else case.signature[name] for name in names}
     divisible = {
@@ -131,6 +140,11 @@ def compile_case(case: Case, target: Target) -> Compiled:
         tuple(sorted({match.group(0) for match in re.finditer(target.matrix, text)})),
         len(re.findall(target.wide, text)),
     )
+
+
+def _special(kernel: Any) -> list[int]:
+    """Return the places of the arguments that Triton specialises."""
+    return [parameter.num for parameter in kernel.params if not parameter.do_not_specialize]
 
 
 def _reason(error: Exception) -> str:
@@ -188,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the Triton kernels ahead of time.")
     parser.add_argument("operations", nargs="*", default=OPERATIONS, help=f"of {', '.join(OPERATIONS)}")
     parser.add_argument("--target", action="append", help="such as cuda:90; default: all")
+    parser.add_argument("--ones", action="store_true", help="as for integer arguments that are 1")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--write", type=Path, help="keep what was refused and compiled in this file")
     asked = parser.parse_args()
@@ -195,7 +210,7 @@ def main() -> None:
     for case, target in pairs(asked.operations):
         if asked.target and target.name not in asked.target:
             continue
-        made = compile_case(case, target)
+        made = compile_case(case, target, ones=asked.ones)
         results.append(made)
         if not asked.json:
             said = made.refused or (

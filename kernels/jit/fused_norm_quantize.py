@@ -123,10 +123,11 @@ def launch(
     rows, columns = inputs.shape
     values = inputs.new_empty(inputs.shape, dtype=dtype)
     shape = scale_shape(inputs.shape, granularity)
-    amax = inputs.new_zeros(shape, dtype=torch.float32)
-    scale = torch.full_like(amax, torch.finfo(torch.float32).tiny)
     if inputs.numel() == 0:
-        return values, scale, amax
+        amax = inputs.new_zeros(shape, dtype=torch.float32)
+        return values, torch.full_like(amax, torch.finfo(torch.float32).tiny), amax
+    amax = inputs.new_empty(shape, dtype=torch.float32)
+    scale = torch.empty_like(amax)
     grouped = granularity == "group"
     hardware = hardware_fp8(inputs.device)
     held = max(min(power_above(columns), LONGEST_TILE), BLOCK_SIZE if grouped else 1)

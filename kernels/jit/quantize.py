@@ -28,14 +28,14 @@ def _random(seed, row, column, columns, STOCHASTIC: tl.constexpr):
     """Draw 32 bits for each element, by its place in the matrix: Philox 4×32."""
     if STOCHASTIC:
         # Philox takes 32 bits of place: the place wraps after 2^32 elements, and the draws repeat.
-        place = row.to(tl.uint32) * columns.to(tl.uint32) + column.to(tl.uint32)
+        place = row.to(tl.uint32) * columns + column.to(tl.uint32)
         bits = tl.randint(seed, place).to(tl.uint32, bitcast=True)
     else:
         bits = tl.zeros((1, 1), tl.uint32)
     return bits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("seed",))
 def quantize_lines(
     matrix, values, scales, amaxes, lines, length, stride_line, stride_along, out_line, out_along, columns,
     seed,
@@ -78,7 +78,7 @@ def quantize_lines(
         tl.store(values + line[:, None] * out_line + place * out_along, rounded, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("seed",))
 def quantize_tiles(
     matrix, values, scales, amaxes, rows, columns, stride_row, stride_column, blocks, seed,
     LARGEST: tl.constexpr, KIND: tl.constexpr, POWER_OF_TWO: tl.constexpr, STOCHASTIC: tl.constexpr,
@@ -86,8 +86,10 @@ def quantize_tiles(
     STRIP: tl.constexpr,
 ):  # fmt: skip
     """Quantise a tile of `ROWS` × 128 by groups or as one block, or with the scale given for the tensor."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    block = tl.program_id(1)
+    # On one axis of the grid: the others end at 65 535.
+    tile_row = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    row = tile_row * ROWS + tl.arange(0, ROWS)
     column = block.to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     mask = (row < rows)[:, None] & (column < columns)[None, :]
     place = row[:, None] * stride_row + column[None, :] * stride_column
@@ -103,7 +105,7 @@ def quantize_tiles(
     else:
         amax = max_magnitude(tl.reshape(tile, (1, ROWS * COLUMNS)), 1)
         line = scale_of(amax, LARGEST, POWER_OF_TWO)
-        spot = tl.program_id(0).to(tl.int64) * blocks + block + tl.arange(0, 1)
+        spot = tile_row * blocks + block + tl.arange(0, 1)
         tl.store(scales + spot, line)
         tl.store(amaxes + spot, amax)
         scale = line[:, None]
@@ -114,7 +116,7 @@ def quantize_tiles(
     else:
         # Read again, from the cache, a strip at a time: the draws of a whole block do not fit in registers.
         for first in range(0, ROWS, STRIP):
-            part = tl.program_id(0).to(tl.int64) * ROWS + first + tl.arange(0, STRIP)
+            part = tile_row * ROWS + first + tl.arange(0, STRIP)
             inside = (part < rows)[:, None] & (column < columns)[None, :]
             at = matrix + part[:, None] * stride_row + column[None, :] * stride_column
             strip = tl.load(at, mask=inside, other=0.0).to(tl.float32)
@@ -133,7 +135,6 @@ def launch(
     values = matrix.new_empty(matrix.shape, dtype=dtype)
     shape = scale_shape(matrix.shape, granularity)
     if matrix.numel() == 0 or granularity == "tensor":
-        # The extremes of a tensor are a reduction that torch does at full bandwidth.
         amax = amax_of(matrix, granularity)
         scale = scale_from(amax, dtype, power_of_two)
         if matrix.numel() == 0:
@@ -153,19 +154,22 @@ def launch(
     if granularity in ("row", "column"):
         across = granularity == "column"
         lines, length = (columns, rows) if across else (rows, columns)
-        held = min(power_above(length), LONGEST_TILE)
-        many = 1 if held == LONGEST_TILE else max(1, min(_TILE // held, 32))
+        steps = matrix.stride()[::-1] if across else matrix.stride()
+        if steps[0] == 1 < steps[1]:  # memory runs across the lines: read a piece of many at once
+            held, many = min(power_above(length), _TILE // 32), 32
+        else:
+            held = min(power_above(length), LONGEST_TILE)
+            many = 1 if held == LONGEST_TILE else max(1, min(_TILE // held, 32))
         quantize_lines[(-(-lines // many),)](
-            matrix, target, scale, amax, lines, length,
-            *(matrix.stride()[::-1] if across else matrix.stride()),
+            matrix, target, scale, amax, lines, length, *steps,
             *((1, columns) if across else (columns, 1)), columns, seed or 0, **common, TRANSPOSED=across,
             ONE_TILE=length <= held, LINES=many, LENGTH=held, num_warps=8 if held == LONGEST_TILE else 4,
         )  # fmt: skip
     else:
         tall = BLOCK_SIZE if granularity == "block" else _TILE // BLOCK_SIZE
-        grid = (-(-rows // tall), -(-columns // BLOCK_SIZE))
-        quantize_tiles[grid](
-            matrix, target, scale, amax, rows, columns, *matrix.stride(), grid[1], seed or 0, **common,
+        blocks = -(-columns // BLOCK_SIZE)
+        quantize_tiles[(-(-rows // tall) * blocks,)](
+            matrix, target, scale, amax, rows, columns, *matrix.stride(), blocks, seed or 0, **common,
             GRANULARITY=granularity, ROWS=tall, COLUMNS=BLOCK_SIZE,
             STRIP=_strip(granularity, tall, seed is not None), num_warps=_WARPS[granularity],
         )  # fmt: skip

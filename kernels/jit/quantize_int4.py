@@ -21,8 +21,9 @@ def quantize_groups(
     ROWS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Quantise a group of `ROWS` channels and pack it."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    group = tl.program_id(1)
+    # On one axis of the grid: the others end at 65 535.
+    row = (tl.program_id(0) // groups).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    group = tl.program_id(0) % groups
     column = group.to(tl.int64) * GROUP + tl.arange(0, GROUP)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     place = row[:, None] * stride_row + column[None, :] * stride_column
@@ -60,7 +61,7 @@ def launch(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = weight.new_empty((rows, groups), dtype=torch.bfloat16)
     zero = torch.empty_like(scale)
     if rows:
-        quantize_groups[(-(-rows // _ROWS), groups)](
+        quantize_groups[(-(-rows // _ROWS) * groups,)](
             weight, packed, scale, zero, rows, columns, *weight.stride(), groups, ROWS=_ROWS,
             GROUP=GROUP_SIZE, num_warps=4,
         )  # fmt: skip

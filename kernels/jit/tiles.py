@@ -5,10 +5,10 @@ A roofline model leaves the few tiles that can win, the GPU times those once, an
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,27 +143,35 @@ def choose(
     if INTERPRETED:
         # The smallest, whatever the shape: the interpreter's time is what it computes.
         return min(tiles, key=lambda tile: tile.m * tile.n)
+    place = (device, key, rounded)
+    if place in _CHOSEN:
+        return _CHOSEN[place]
+    gpu = torch.cuda.get_device_name(device)
     name = " ".join(map(str, (*key, *rounded)))
-    known = _remembered(torch.cuda.get_device_name(device))
-    if name in known:
-        return Tile(*known[name])
+    kept = _read(gpu).get(name)
+    # A file of another release may name a tile that the kernel no longer takes.
+    if kept is not None and Tile(*kept) in tiles:
+        return _CHOSEN.setdefault(place, Tile(*kept))
     found = torch.cuda.get_device_properties(device)
-    intensity = _intensity(device)
-    few = promising(tiles, rounded, width, found.multi_processor_count, intensity, _shared(found))
+    few = promising(tiles, rounded, width, found.multi_processor_count, _intensity(device), _shared(found))
     if torch.cuda.is_current_stream_capturing():
         return few[0]  # nothing can be timed while a graph is recorded
     times = {tile: _time(run, tile) for tile in few}
     best = min(times, key=lambda tile: times[tile])
     if math.isfinite(times[best]):
-        known[name] = [best.m, best.n, best.k, best.warps, best.stages]
-        _keep(torch.cuda.get_device_name(device), known)
-    return best
+        _keep(gpu, name, best)
+    return _CHOSEN.setdefault(place, best)
+
+
+_CHOSEN: dict[tuple[Any, ...], Tile] = {}
+"""What this process computes with, by device, key and shape."""
 
 
 def _time(run: Callable[[Tile], None], tile: Tile) -> float:
+    """Return milliseconds; infinite for a tile that the GPU or its compiler does not take."""
     try:
-        return float(triton.testing.do_bench(lambda: run(tile), warmup=5, rep=20))
-    except triton.runtime.errors.OutOfResources:
+        return float(triton.testing.do_bench(lambda: run(tile), warmup=5, rep=20, return_mode="median"))
+    except (triton.runtime.errors.OutOfResources, triton.CompilationError, RuntimeError):
         return math.inf
 
 
@@ -192,8 +200,7 @@ def cache_file(device: str) -> Path:
     return base / f"tiles-{name}-triton-{triton.__version__}.json"
 
 
-@functools.cache
-def _remembered(device: str) -> dict[str, list[int]]:
+def _read(device: str) -> dict[str, list[int]]:
     """Read what was kept; a file that is no such thing counts as empty, and is written anew."""
     try:
         found = json.loads(cache_file(device).read_text(encoding="utf-8"))
@@ -210,13 +217,17 @@ def _remembered(device: str) -> dict[str, list[int]]:
     }
 
 
-def _keep(device: str, known: dict[str, list[int]]) -> None:
-    """Write the choices for later processes; a cache that cannot be written is no error."""
+def _keep(device: str, name: str, tile: Tile) -> None:
+    """Add a choice to what later processes read; a cache that cannot be written is no error.
+
+    Of two processes that write at once, one loses its choice and times again another day.
+    """
     path = cache_file(device)
+    known = _read(device) | {name: [tile.m, tile.n, tile.k, tile.warps, tile.stages]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        fresh.replace(path)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump(known, file, indent=1)
+        Path(file.name).replace(path)
     except OSError:
         return

@@ -30,12 +30,13 @@ class Quantized(NamedTuple):
         scale: float32; `values * scale` is the matrix. [1, 1] for a tensor, [rows, 1] for rows, [1, columns]
             for columns, [rows, ceil(columns / 128)] for groups, [ceil(rows / 128), ceil(columns / 128)] for
             blocks.
-        amax: Largest magnitude of each region, float32 of the scale's shape; NaN where there is one.
+        amax: Largest magnitude of each region, float32 of the scale's shape; NaN where there is one. `None`
+            where it was not kept.
     """
 
     values: Tensor
     scale: Tensor
-    amax: Tensor
+    amax: Tensor | None = None
 
     def dequantize(self) -> Tensor:
         """Return the matrix in float32."""
@@ -97,9 +98,12 @@ def largest_of(dtype: torch.dtype) -> float:
 def amax_of(matrix: Tensor, granularity: str) -> Tensor:
     """Return the largest magnitude of each region in float32; NaN where there is a NaN."""
     sizes = scale_shape(matrix.shape, granularity)
+    if matrix.numel() == 0:
+        return matrix.new_zeros(sizes, dtype=torch.float32)
+    if granularity == "tensor":
+        low, high = torch.aminmax(matrix)  # reads it once and writes nothing, unlike a matrix of magnitudes
+        return torch.maximum(-low, high).float().view(sizes)
     magnitudes = matrix.float().abs()
-    if magnitudes.numel() == 0:
-        return magnitudes.new_zeros(sizes)
     if granularity in ("group", "block"):
         tall = BLOCK_SIZE if granularity == "block" else 1
         magnitudes = F.pad(magnitudes, (0, -matrix.shape[1] % BLOCK_SIZE, 0, -matrix.shape[0] % tall))

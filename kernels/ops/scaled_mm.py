@@ -17,6 +17,8 @@ from autoprec.kernels.ops.quantize import KINDS, Quantized, spread
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 """What may follow the bias; `gelu` is the exact one, by erf."""
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
+LONGEST_WHOLE = 131_071
+"""Products of two int8, 2^14 at most, that int32 can sum."""
 
 
 def scaled_mm(
@@ -107,6 +109,11 @@ def _check(
     if (left.values.dtype is torch.int8) != (right.values.dtype is torch.int8):
         raise ValueError(
             f"left and right must both be int8 or both fp8, got {left.values.dtype} and {right.values.dtype}"
+        )
+    if left.values.dtype is torch.int8 and left.values.shape[1] > LONGEST_WHOLE:
+        raise ValueError(
+            f"rows of int8 must have at most {LONGEST_WHOLE} elements, so that int32 holds their sum, got "
+            f"{left.values.shape[1]}; use fp8 or split the product"
         )
     if bias is not None and bias.shape != (right.values.shape[0],):
         raise ValueError(f"bias must be [{right.values.shape[0]}], got {list(bias.shape)}")

@@ -29,6 +29,17 @@ def compiled():
     return {(item["case"], item["target"]): item for item in found}
 
 
+@pytest.mark.timeout(900)
+def test_arguments_that_are_one_compile_too():
+    """Triton makes constants of integer arguments that are 1; the interpreter does not, and cannot tell."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    options = ["--json", "--ones", "--target", "cuda:90"]
+    command = [sys.executable, "-m", "autoprec.kernels.jit.compiling", *options]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    refused = {item["case"]: item["refused"] for item in json.loads(run.stdout) if item["refused"]}
+    assert refused == {}
+
+
 def every(compiled):
     return ((CASES[case], LIMITS[target], item) for (case, target), item in compiled.items())
 

@@ -35,25 +35,31 @@ def test_the_model_is_monotonous():
 def test_what_was_kept_is_read_and_nonsense_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOPREC_CACHE_DIR", str(tmp_path))
     name = "NVIDIA Test/1"
-    tiles._keep(name, {"scaled_mm 16 4096 4096": [16, 64, 256, 4, 4]})
+    tiles._keep(name, "scaled_mm 16 4096 4096", Tile(16, 64, 256, 4, 4))
+    tiles._keep(name, "scaled_mm 32 4096 4096", Tile(32, 64, 128, 4, 4))
     file = cache_file(name)
-    assert file.parent == tmp_path
-    tiles._remembered.cache_clear()
-    assert tiles._remembered(name) == {"scaled_mm 16 4096 4096": [16, 64, 256, 4, 4]}
+    assert list(tmp_path.iterdir()) == [file]
+    assert tiles._read(name) == {
+        "scaled_mm 16 4096 4096": [16, 64, 256, 4, 4],
+        "scaled_mm 32 4096 4096": [32, 64, 128, 4, 4],
+    }
     for wrong in (
         "{",
         "[1]",
         json.dumps({"a": [1, 2], "b": "c", "d": [1, 2, 3, 4, True], "e": [0, 1, 1, 1, 1]}),
     ):
         file.write_text(wrong)
-        tiles._remembered.cache_clear()
-        assert tiles._remembered(name) == {}
+        assert tiles._read(name) == {}
     monkeypatch.setenv("AUTOPREC_CACHE_DIR", str(file / "below a file"))
-    tiles._keep(name, {})  # cannot be written, and is no error
-    tiles._remembered.cache_clear()
+    tiles._keep(name, "x", TILES[0])  # cannot be written, and is no error
+    assert tiles._read(name) == {}
 
 
 def test_a_tile_that_does_not_fit_loses():
     assert math.isfinite(estimate(TILES[0], (1, 1, 1), 1, **H200))
-    assert largest_area(True, False, True, False) < largest_area(False, False, True, False)
-    assert largest_area(False, False, True, True) < largest_area(False, True, False, True)
+    assert (
+        largest_area(True, False, False)
+        < largest_area(False, False, False)
+        < largest_area(False, True, False)
+    )
+    assert largest_area(False, False, True) < largest_area(False, True, True)
