@@ -15,9 +15,10 @@ from torch import nn
 from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.calibration import Calibration, decode_smoothing
+from autoprec.kernels.checked import static_shape
 from autoprec.kernels.device import capability
 from autoprec.kernels.formats import FORMATS
-from autoprec.kernels.registry import FormatModule, Memo, Operation, implementation
+from autoprec.kernels.registry import FormatModule, Level, Memo, Operation, implementation
 from autoprec.plan import MODULE_RUNTIMES, ModulePlan, Plan, UnitPlan
 
 _CLASSES: dict[str, type[nn.Module]] = {"linear": nn.Linear, "conv2d": nn.Conv2d, "embedding": nn.Embedding}
@@ -64,6 +65,8 @@ def apply_plan(model: nn.Module, plan: Plan) -> Applied:
             "apply_plan changes PyTorch models"
         )
     notes = _unproven(model, plan)
+    if emulated := emulated_formats(model, plan):
+        notes += (f"{', '.join(emulated)}: no kernel here, only the rounding is reproduced, slowly",)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     convert_modules(model, plan)
@@ -195,6 +198,24 @@ def _check_kernel(unit: UnitPlan, entry: ModulePlan) -> None:
         implementation(Operation(entry.operation), unit.format, entry.implementation)
     except ConversionError as error:
         raise PlanError(f"unit {unit.name!r}, module {entry.path!r}: {error}") from None
+
+
+def emulated_formats(model: nn.Module, plan: Plan) -> tuple[str, ...]:
+    """Return the formats of a plan that the model's device has no kernels for: their speed tells nothing.
+
+    Args:
+        model: The model as it came.
+        plan: A plan that fits it, for PyTorch.
+    """
+    found: dict[str, None] = {}
+    for unit, entry in _entries(plan):
+        module = model.get_submodule(entry.path)
+        kernel = implementation(Operation(entry.operation), unit.format, entry.implementation)
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        if kernel.support(static_shape(module), weight.device).level is Level.EMULATED:
+            found[unit.format] = None
+    return tuple(found)
 
 
 def _unproven(model: nn.Module, plan: Plan) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ MAX_BYTES = 16 * 2**20
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+"""Text of one line: names are printed, and a terminal obeys control characters."""
 
 
 class DeviceProfileError(UserError):
@@ -257,7 +258,10 @@ def slower_than_bf16(
     ]
     if not nearest:
         return None
-    return all(layer.over_bf16 is not None and layer.over_bf16.value < 1 for layer in nearest)
+    ratios = [layer.over_bf16 for layer in nearest]
+    if any(ratio is None for ratio in ratios):
+        return False if format_name == BASELINE else None
+    return all(ratio is not None and ratio.value < 1 for ratio in ratios)
 
 
 def _check_sizes(rows: int, inputs: int, outputs: int) -> None:

@@ -21,6 +21,7 @@ from autoprec.errors import ConversionError
 from autoprec.kernels import reference
 from autoprec.kernels.calibration import Calibration
 from autoprec.kernels.formats import FORMATS
+from autoprec.kernels.modules import keep_hooks
 from autoprec.kernels.registry import (
     FormatModule,
     Implementation,
@@ -132,7 +133,7 @@ class CheckedImplementation(Implementation):
             converted.format_name = self.format
             converted.implementation_name = self.name
             converted.train(module.training)
-            _keep_hooks(module, converted)
+            keep_hooks(module, converted)
         return converted
 
     @abstractmethod
@@ -276,15 +277,3 @@ def _range_refusal(calibration: Calibration | None) -> str:
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         return f"the calibrated input range ({low}, {high}) is not finite and ordered"
     return ""
-
-
-def _keep_hooks(source: nn.Module, converted: nn.Module) -> None:
-    """Give the converted module the source's forward hooks: dropping them would change the model silently."""
-    for name in (
-        "_forward_hooks",
-        "_forward_hooks_with_kwargs",
-        "_forward_hooks_always_called",
-        "_forward_pre_hooks",
-        "_forward_pre_hooks_with_kwargs",
-    ):
-        getattr(converted, name).update(getattr(source, name))

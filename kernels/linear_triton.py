@@ -51,6 +51,23 @@ class TritonLinear(FormatLinear):
 
         return super()._apply(moved, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: Any,
+        unexpected_keys: Any, error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Refuse buffers of another dtype, which torch would cast: another format's are other numbers."""
+        for name, held in self._buffers.items():
+            given = state_dict.get(prefix + name)
+            if held is not None and given is not None and given.dtype is not held.dtype:
+                error_msgs.append(
+                    f"dtype mismatch for {prefix}{name}: {self.format_name} holds {held.dtype}, the state "
+                    f"has {given.dtype}; load it where the same format was applied"
+                )
+                return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
 
 class ScaledLinear(TritonLinear):
     """Quantised weights times activations that are quantised as they come.

@@ -56,12 +56,20 @@ class LowBitAdamW(torch.optim.Optimizer):
             ValueError: An option is out of range, or a parameter is neither float32 nor bfloat16.
         """
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
+        try:
+            self._check(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    @staticmethod
+    def _check(group: Mapping[str, Any]) -> None:
         for name in ("lr", "eps", "weight_decay"):
             if not 0 <= group[name] < math.inf:
                 raise ValueError(f"{name} must be finite and at least 0, got {group[name]}")
-        if not all(0 <= beta < 1 for beta in group["betas"]):
-            raise ValueError(f"betas must be in [0, 1), got {group['betas']}")
+        betas = group["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
         for name in ("first", "second"):
             if group[name] not in (8, 16):
                 raise ValueError(f"{name} must be 8 or 16 bits, got {group[name]!r}")
@@ -119,7 +127,15 @@ class LowBitAdamW(torch.optim.Optimizer):
         """Load what `state_dict` returned, bit by bit.
 
         The class above casts what is held for a parameter to the type of the parameter.
+
+        Raises:
+            ValueError: The state is of another optimizer.
         """
+        for group in state_dict["param_groups"]:
+            if missing := sorted(self.defaults.keys() - group.keys()):
+                raise ValueError(
+                    f"the state has no {', '.join(missing)}: it is of another optimizer than LowBitAdamW"
+                )
         super().load_state_dict(state_dict)
         saved = [index for group in state_dict["param_groups"] for index in group["params"]]
         mine = [parameter for group in self.param_groups for parameter in group["params"]]

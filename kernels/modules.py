@@ -124,6 +124,18 @@ def output_dtype(inputs: Tensor) -> torch.dtype:
     return inputs.dtype
 
 
+def keep_hooks(source: nn.Module, converted: nn.Module) -> None:
+    """Give the converted module the source's forward hooks: dropping them would change the model silently."""
+    for name in (
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+    ):
+        getattr(converted, name).update(getattr(source, name))
+
+
 class WeightedModule(OpaqueModule):
     """Base of the modules that hold a weight and a bias in the place of a Linear's or a Conv2d's.
 

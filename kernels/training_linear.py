@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from autoprec.kernels.modules import output_dtype
+from autoprec.kernels.modules import keep_hooks, output_dtype
 from autoprec.kernels.ops.quantize import quantize
 from autoprec.kernels.ops.scaled_mm import OUTPUTS, scaled_mm
 
@@ -51,14 +51,24 @@ class TrainingLinear(nn.Linear):
     Args:
         source: The layer to stand for; it keeps its parameters, which are shared.
         formats: The formats of the three products.
+
+    Raises:
+        ValueError: `source` is no plain Linear.
     """
 
     def __init__(self, source: nn.Linear, formats: ProductFormats) -> None:
+        if not isinstance(formats, ProductFormats):
+            raise ValueError(f"formats must be ProductFormats, got {formats!r}")
+        if type(source).forward is not nn.Linear.forward or "forward" in vars(source):
+            raise ValueError(f"source must compute what nn.Linear does, got {type(source).__name__}")
+        if "weight" not in source._parameters:
+            raise ValueError("the weight of source is computed from others; remove its parametrization first")
         super().__init__(source.in_features, source.out_features, source.bias is not None, device="meta")
         self.weight = source.weight
         self.bias = source.bias
         self.formats = formats
         self.train(source.training)
+        keep_hooks(source, self)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product for `input` [..., in_features] as [..., out_features]."""

@@ -41,7 +41,7 @@ def read_compiled(file: Traversable) -> dict[str, Compiled]:
     """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file.name} is no JSON: {error}") from None
     top = Section(file.name, values)
     found = {}

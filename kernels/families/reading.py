@@ -6,6 +6,7 @@ import functools
 import importlib.resources
 import math
 import re
+import sys
 import tomllib
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -79,7 +80,8 @@ class Section:
         value = self.required(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, value, "give a number")
-        if not (math.isfinite(value) and value > 0):
+        # Compared first: `isfinite` raises for whole numbers that no float holds.
+        if not (0 < value < sys.float_info.max and math.isfinite(value)):
             raise self.wrong(key, value, "give a number greater than zero, or leave it out")
         return float(value)
 
@@ -241,7 +243,7 @@ def read_families(folder: Traversable) -> dict[str, Family]:
             continue
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{file.name} is no TOML: {error}") from None
         name = file.name.removesuffix(".toml")
         family = _family(name, values)

@@ -200,14 +200,23 @@ def as_refusals(results: Iterable[Compiled]) -> dict[str, Any]:
 def main() -> None:
     """Compile what was asked for and print a line each; `--json` prints everything as JSON."""
     parser = argparse.ArgumentParser(description="Compile the Triton kernels ahead of time.")
-    parser.add_argument("operations", nargs="*", default=OPERATIONS, help=f"of {', '.join(OPERATIONS)}")
-    parser.add_argument("--target", action="append", help="such as cuda:90; default: all")
+    parser.add_argument("operations", nargs="*", help=f"of {', '.join(OPERATIONS)}; default: all")
+    targets = [target.name for target in TARGETS]
+    parser.add_argument("--target", action="append", choices=targets, help="default: all")
     parser.add_argument("--ones", action="store_true", help="as for integer arguments that are 1")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--write", type=Path, help="keep what was refused and compiled in this file")
     asked = parser.parse_args()
+    if unknown := sorted(set(asked.operations) - set(OPERATIONS)):
+        parser.error(f"unknown operation {unknown[0]!r}; known: {', '.join(OPERATIONS)}")
+    if asked.write and (asked.operations or asked.target or asked.ones):
+        parser.error(
+            "--write keeps all operations for all targets; leave out their names, --target and --ones"
+        )
+    if asked.write and not asked.write.parent.is_dir():
+        parser.error(f"--write: there is no directory {str(asked.write.parent)!r}")
     results = []
-    for case, target in pairs(asked.operations):
+    for case, target in pairs(asked.operations or OPERATIONS):
         if asked.target and target.name not in asked.target:
             continue
         made = compile_case(case, target, ones=asked.ones)

@@ -56,7 +56,7 @@ def adam_blocks(
     slope = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
     mean = _load_moment(first, first_scale, place, mask, block, count, BLOCK) * beta1 + slope * rest1
     root = _load_moment(second, second_scale, place, mask, block, count, BLOCK)
-    root = tl.sqrt_rn(root * root * beta2 + slope * slope * rest2)
+    root = tl.sqrt_rn(root * root * beta2 + slope * rest2 * slope)
     under = root * correction + eps
     moved = before * kept - tl.div_rn(mean, under) * size
     if STOCHASTIC:

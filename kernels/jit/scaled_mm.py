@@ -13,6 +13,7 @@ from torch import Tensor
 from autoprec.kernels.formats import BLOCK_SIZE
 from autoprec.kernels.jit.launch import Case, on_its_device
 from autoprec.kernels.jit.tiles import Tile, choose, tile_order
+from autoprec.kernels.ops.scaled_mm import reference
 
 TILES = (
     Tile(16, 64, 256, 4, 4),
@@ -131,6 +132,9 @@ def launch(
     out = left.new_empty((m, n), dtype=out_dtype)
     if out.numel() == 0:
         return out
+    if k == 0:  # there are no scales along k to read
+        return reference(left, left_scale, right, right_scale, bias, activation, out_dtype, fast)
+    bias = None if bias is None else bias.contiguous()
     # The matrix unit reads both operands along k.
     left, right = _along_rows(left), _along_rows(right)
     blocked = max(left_scale.shape[1], right_scale.shape[1]) > 1

@@ -150,6 +150,7 @@ def launch(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, b
         return out
     inputs = inputs if inputs.stride(1) == 1 else inputs.contiguous()
     weight, scale = weight.contiguous(), scale.contiguous()
+    bias = None if bias is None else bias.contiguous()
     four = zero is not None
     zero = scale if zero is None else zero.contiguous()
     common = {"FOUR": four, "HAS_BIAS": bias is not None}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from autoprec.kernels.ops import quantize
+from autoprec.kernels.ops.gradients import without_gradient
 from autoprec.kernels.ops.quantize import KINDS, Quantized, scale_shape
 
 NORMS = ("rms", "layer")
@@ -143,3 +144,4 @@ torch.library.define(
 torch.library.impl("autoprec::fused_norm_quantize", "CPU", reference)
 torch.library.impl("autoprec::fused_norm_quantize", "CUDA", _cuda)
 torch.library.register_fake("autoprec::fused_norm_quantize", _fake)
+without_gradient("fused_norm_quantize")

@@ -68,9 +68,10 @@ def gradient_decompress(
     """
     values, scale = compressed
     _check_flat("values", values, (torch.int8,), values)
-    if scale.shape != (blocks_of(values),) or scale.dtype is not torch.float32:
+    if scale.shape != (blocks_of(values),) or scale.dtype is not torch.float32 or not scale.is_contiguous():
         raise ValueError(
-            f"scale must be float32 [{blocks_of(values)}], got {scale.dtype} {tuple(scale.shape)}"
+            f"scale must be float32 [{blocks_of(values)}] and contiguous, got {scale.dtype} "
+            f"{tuple(scale.shape)} of strides {scale.stride()}"
         )
     if scale.device != values.device:
         raise ValueError(f"scale must be on {values.device} as values, got {scale.device}")

@@ -123,7 +123,7 @@ def reference(
     mean = Moment(first, first_scale).dequantize() * beta1 + slope * (1 - beta1)
     root = Moment(second, second_scale).dequantize()
     # Through float64, as a float32 root of MKL is off by one in the last bit for one number in five.
-    root = (root * root * beta2 + slope * slope * (1 - beta2)).double().sqrt().float()
+    root = (root * root * beta2 + slope * (1 - beta2) * slope).double().sqrt().float()
     moved = parameter.float() * kept - (mean / (root * correction + eps)) * size
     _hold(mean, first, first_scale, 0.0, generator)
     _hold(root, second, second_scale, SMALLEST_ROOT, generator)
@@ -183,6 +183,8 @@ def _check_tensors(parameter: Tensor, gradient: Tensor, first: Moment, second: M
                 f"scale of {name} must be float32 [{blocks}] on {device},"
                 f" got {scale.dtype} {tuple(scale.shape)} on {scale.device}"
             )
+        if not scale.is_contiguous():
+            raise ValueError(f"scale of {name} must be contiguous, got strides {scale.stride()}")
 
 
 def _cuda(*arguments: Any) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
+from autoprec.kernels.ops.gradients import without_gradient
 
 KINDS = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """Number types to quantise to, by the name that the kernels have for them."""
@@ -136,7 +137,7 @@ def reference(
         scaled = _dithered(scaled, dtype, torch.rand(scaled.shape, generator=generator, device=matrix.device))
     if dtype is torch.int8:
         scaled = scaled.round().nan_to_num(0.0)
-    return scaled.to(dtype), scale, amax
+    return scaled.to(dtype).contiguous(), scale, amax
 
 
 def _dithered(scaled: Tensor, dtype: torch.dtype, uniform: Tensor) -> Tensor:
@@ -189,3 +190,4 @@ torch.library.define(
 torch.library.impl("autoprec::quantize", "CPU", reference)
 torch.library.impl("autoprec::quantize", "CUDA", _cuda)
 torch.library.register_fake("autoprec::quantize", _fake)
+without_gradient("quantize")

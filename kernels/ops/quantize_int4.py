@@ -46,8 +46,8 @@ def quantize_int4(weight: Tensor) -> PackedInt4:
         ValueError: The shape or the type is none of these.
         ConversionError: The weight holds NaN or inf.
     """
-    if weight.dim() != 2 or weight.shape[1] == 0:
-        raise ValueError(f"weight must be [channels, 1 or more inputs], got {tuple(weight.shape)}")
+    if weight.dim() != 2 or weight.numel() == 0:
+        raise ValueError(f"weight must be [1 or more channels, 1 or more inputs], got {tuple(weight.shape)}")
     if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"weight must be float32, bfloat16 or float16, got {weight.dtype}")
     require_finite(weight)

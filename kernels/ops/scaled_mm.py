@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
+from autoprec.kernels.ops.gradients import without_gradient
 from autoprec.kernels.ops.quantize import KINDS, Quantized, spread
 
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
@@ -163,3 +164,4 @@ torch.library.define(
 torch.library.impl("autoprec::scaled_mm", "CPU", reference)
 torch.library.impl("autoprec::scaled_mm", "CUDA", _cuda)
 torch.library.register_fake("autoprec::scaled_mm", _fake)
+without_gradient("scaled_mm")

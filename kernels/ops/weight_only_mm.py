@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import GROUP_SIZE
+from autoprec.kernels.ops.gradients import without_gradient
 from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, unpack_nibbles
 
 INPUTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -87,3 +88,4 @@ torch.library.define(
 torch.library.impl("autoprec::weight_only_mm", "CPU", reference)
 torch.library.impl("autoprec::weight_only_mm", "CUDA", _cuda)
 torch.library.register_fake("autoprec::weight_only_mm", _fake)
+without_gradient("weight_only_mm")

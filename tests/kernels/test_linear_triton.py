@@ -110,3 +110,13 @@ def test_to_a_dtype_leaves_the_weights_quantised():
 def test_kinds():
     assert isinstance(converted("fp8_block"), ScaledLinear)
     assert isinstance(converted("int4_weight_only"), WeightOnlyLinear)
+
+
+def test_a_state_of_another_format_is_refused():
+    for given, wanted in (
+        ("fp8_e5m2", "fp8_e4m3"),
+        ("int8_dynamic_row", "fp8_e4m3"),
+        ("fp8_e4m3", "int8_dynamic_row"),
+    ):
+        with pytest.raises(RuntimeError, match=f"{wanted} holds"):
+            converted(wanted).load_state_dict(converted(given).state_dict())

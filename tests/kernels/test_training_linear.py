@@ -140,3 +140,36 @@ def test_wrong_inputs_are_named():
 def test_all_choices_run():
     for names in itertools.product(PRODUCT_FORMATS, repeat=3):
         run(TrainingLinear(linear(32, 16), ProductFormats(*names)), torch.randn(4, 32), torch.randn(4, 16))
+
+
+def test_inductor_compiles_forward_and_backward():
+    torch._dynamo.reset()
+    layer = TrainingLinear(linear(), ProductFormats("fp8_e4m3", "fp8_e4m3", "fp8_block"))
+    rows, into = torch.randn(5, 96), torch.randn(5, 160)
+    found, wanted = run(torch.compile(layer), rows, into), run(layer, rows, into)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_derivative_raises():
+    layer = TrainingLinear(linear(), ProductFormats())
+    rows = torch.randn(3, 96, requires_grad=True)
+    (slope,) = torch.autograd.grad(layer(rows).square().sum(), rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.square().sum().backward()
+
+
+def test_what_is_no_plain_linear_is_refused_and_hooks_are_kept():
+    class Doubling(nn.Linear):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    with pytest.raises(ValueError, match="Doubling"):
+        TrainingLinear(Doubling(8, 8), ProductFormats())
+    with pytest.raises(ValueError, match="parametrization"):
+        TrainingLinear(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), ProductFormats())
+    with pytest.raises(ValueError, match="formats must be ProductFormats"):
+        TrainingLinear(nn.Linear(8, 8), "fp8_e4m3")
+    source = linear()
+    source.register_forward_hook(lambda module, inputs, output: output * 0)
+    assert not TrainingLinear(source, ProductFormats())(torch.randn(2, 96)).any()

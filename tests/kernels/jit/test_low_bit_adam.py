@@ -279,3 +279,38 @@ def test_the_optimizer_refuses_what_it_cannot_do():
     parameter.grad = torch.eye(4).to_sparse()
     with pytest.raises(ValueError, match="gradients must be dense"):
         LowBitAdamW([parameter]).step()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lr": -1.0}, "lr must be finite"),
+        ({"lr": float("nan")}, "lr must be finite"),
+        ({"eps": float("inf")}, "eps must be finite"),
+        ({"weight_decay": -0.1}, "weight_decay must be"),
+        ({"betas": (0.9,)}, "betas must be two numbers"),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
+    ],
+)
+def test_options_out_of_range_are_refused_and_leave_no_group(options, said):
+    with pytest.raises(ValueError, match=said):
+        LowBitAdamW([torch.nn.Parameter(torch.ones(3))], **options)
+    optimizer = LowBitAdamW([torch.nn.Parameter(torch.ones(3))])
+    with pytest.raises(ValueError, match=said):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], **options})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    with pytest.raises(ValueError, match="another optimizer than LowBitAdamW"):
+        LowBitAdamW([parameter]).load_state_dict(torch.optim.AdamW([parameter]).state_dict())
+
+
+def test_a_large_finite_gradient_makes_no_nan():
+    parameter = torch.nn.Parameter(torch.ones(300))
+    optimizer = LowBitAdamW([parameter], first=16, second=16)
+    for _ in range(3):
+        parameter.grad = torch.full_like(parameter, 2e19)
+        optimizer.step()
+    assert bool(parameter.isfinite().all())
