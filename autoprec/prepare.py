@@ -183,8 +183,8 @@ def _one_device(loaded: LoadedWorkload, model: nn.Module) -> torch.device:
     # Triton runs its kernels on the current device, wherever their tensors are.
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         raise WorkloadError(
-            f"{returned}, which is not the current device: build it on 'cuda', and to measure on this one set "
-            f"CUDA_VISIBLE_DEVICES={device.index}"
+            f"{returned}, which is not the current device: build it on 'cuda', and set "
+            f"CUDA_VISIBLE_DEVICES={device.index} to measure on that one"
         )
     return device
 

@@ -158,7 +158,8 @@ def kernel_pass(
         _judge(run, model, list(modules.values()), converted, judged_inputs, figures)
         working = {path: module for path, module in converted.items() if not figures[path].refused}
         if timed and working:
-            _time_in_place(run, model, modules, working, timed_inputs, figures)
+            watched = [module.path for module in discovery.modules]
+            _time_in_place(run, model, watched, working, timed_inputs, figures)
     except (torch.OutOfMemoryError, WorkloadError) as error:
         reason = error.__cause__ or error
         if not isinstance(reason, torch.OutOfMemoryError):
@@ -211,13 +212,14 @@ def _judge(
 def _time_in_place(
     run: Run,
     model: nn.Module,
-    modules: Mapping[str, TunableModule],
+    watched: Sequence[str],
     working: Mapping[str, nn.Module],
     timed_inputs: Sequence[tuple[Any, float]],
     figures: Mapping[str, KernelFigures],
 ) -> None:
     with process_state_kept(), torch.inference_mode():
-        now = clock_of(devices_of(model)[0])
+        device = devices_of(model)[0]
+        now = clock_of(device)
         candidate = _assemble(model, working)
         try:
             weighted_run(run, candidate, timed_inputs, now)
@@ -231,10 +233,14 @@ def _time_in_place(
         rounds = int(np.clip(PASS_SECONDS / max(now() - started, 1e-6), MIN_ROUNDS, MAX_ROUNDS))
         stopwatch = Stopwatch(now)
         handles = stopwatch.attach(candidate, list(working))
+        # Waiting at each module makes a run on a GPU longer: there, shares are of a run that waits too.
+        beside = Stopwatch(now) if device.type == "cuda" else None
+        if beside:
+            handles += beside.attach(model, watched)
         try:
             totals = []
             for _ in range(rounds):
-                totals.append(weighted_run(run, model, timed_inputs, now))
+                totals.append(weighted_run(run, model, timed_inputs, now, beside))
                 weighted_run(run, candidate, timed_inputs, now, stopwatch)
         finally:
             for handle in handles:
@@ -249,7 +255,8 @@ def baseline_shares(
 ) -> tuple[dict[str, float], float]:
     """Return each module's share of one baseline run, and the seconds of one run."""
     with process_state_kept(), torch.inference_mode(), _as_it_came():
-        now = clock_of(devices_of(model)[0])
+        device = devices_of(model)[0]
+        now = clock_of(device)
         started = now()
         for _ in range(2):
             weighted_run(run, model, timed_inputs, now)
@@ -259,13 +266,13 @@ def baseline_shares(
         stopwatch = Stopwatch(now)
         handles = stopwatch.attach(model, paths)
         try:
-            for _ in range(rounds):
-                weighted_run(run, model, timed_inputs, now, stopwatch)
+            waiting = [weighted_run(run, model, timed_inputs, now, stopwatch) for _ in range(rounds)]
         finally:
             for handle in handles:
                 handle.remove()
     seconds = float(np.median(plain))
-    return {path: float(np.median(stopwatch.rounds[path])) / seconds for path in paths}, seconds
+    whole = float(np.median(waiting)) if device.type == "cuda" else seconds  # as in `_time_in_place`
+    return {path: float(np.median(stopwatch.rounds[path])) / whole for path in paths}, seconds
 
 
 def _assemble(model: nn.Module, working: Mapping[str, nn.Module]) -> nn.Module:

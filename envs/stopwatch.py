@@ -40,8 +40,8 @@ class Stopwatch:
     """Adds up the time spent inside modules, by round.
 
     Args:
-        now: The clock of the device. A GPU's waits before and after each module, so the times of modules can
-            add up to more than a run, in which one is asked for while another computes.
+        now: The clock of the device. A GPU's waits before and after each module, which makes a run longer:
+            otherwise one module is asked for while another computes.
 
     Attributes:
         weight: What the times that follow count.
