@@ -206,6 +206,6 @@ def _check_inputs_are_there(
             if tensor.dim() and tensor.device != device:
                 named = f" ({place})" if place else ""
                 raise WorkloadError(
-                    f"{loaded.reference}: {what} has a tensor on '{tensor.device}'{named} and the model is "
-                    f"on '{device}': make it there, or move it in run(model, inputs)"
+                    f"{loaded.reference}: a tensor of {what}{named} is on '{tensor.device}' and the model on "
+                    f"'{device}': make it there, or move it in run(model, inputs)"
                 )

@@ -161,11 +161,11 @@ class CalibratedElsewhere(Splits):
     [
         (
             InputsElsewhere,
-            r"the example inputs has a tensor on 'meta' \(input\) and the model is on 'cpu': make it",
+            r"a tensor of the example inputs \(input\) is on 'meta' and the model on 'cpu': make",
         ),
         (
             CalibratedElsewhere,
-            r"a batch of calibration\(\) has a tensor on 'meta' and the model is on 'cpu': make it",
+            r"a tensor of a batch of calibration\(\) is on 'meta' and the model on 'cpu': make",
         ),
     ],
 )

@@ -3,8 +3,8 @@
     python -m benchmarks.gpu.tune --budget 10m
 
 `--device cpu` runs the same job with a tiny model, which shows that the script works and tells nothing of
-GPUs. The weights are random: speeds and bytes are those of such a model, and quality is only how close outputs
-are to its own as it came, in bf16. The plan can be measured again:
+GPUs. The weights are random: speeds and bytes are those of such a model, and quality is only how close
+outputs are to its own as it came, in bf16. The plan can be measured again:
 
     autoprec check autoprec-gpu/plan.json benchmarks/gpu/tune.py:OnGPU
 """
