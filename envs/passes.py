@@ -17,7 +17,7 @@ from torch import nn
 
 from autoprec.apply import swap_modules
 from autoprec.comparing import relative_error
-from autoprec.envs.accelerator import Clock, clock_of
+from autoprec.envs.accelerator import Clock, check_answers, clock_of
 from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.stopwatch import Run, Stopwatch, weighted_run
 from autoprec.envs.units import Discovery, TunableModule
@@ -226,6 +226,7 @@ def _time_in_place(
         except Exception:
             # Something reads a module in a way its replacement does not offer: find out where, one by one.
             working = _alone(run, model, working, timed_inputs, figures, now)
+            check_answers(device)
             candidate = _assemble(model, working)
         started = now()
         weighted_run(run, candidate, timed_inputs, now)
