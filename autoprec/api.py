@@ -16,6 +16,7 @@ from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
 from autoprec.fingerprint import architecture_fingerprint
 from autoprec.job import TuningJob
+from autoprec.kernels.device import CPU, devices_of
 from autoprec.plan import EAGER, Plan
 from autoprec.predicting import known_of, rank_of
 from autoprec.predicting import predict_plan as predict
@@ -209,21 +210,20 @@ def predict_plan(
 
 def _wanted(workload: Any, objective: Objective, *, anywhere: bool) -> dict[str, Any]:
     """Return what a stored plan has to be of, to count for a workload here."""
-    here = measured_device()
-    wanted: dict[str, Any] = {
-        "objective": objective,
-        "device_name": None if anywhere else here.name,
-        "threads": None if anywhere else here.threads,
-    }
+    device, wanted = CPU, dict[str, Any](objective=objective)
     if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
-        return wanted | {"architecture": workload}
-    loaded = load_workload(workload)
-    examples = loaded.examples(purpose_of(objective))
-    return wanted | {
-        "architecture": architecture_fingerprint(loaded.build_model()),
-        "metric": loaded.quality_name,
-        "shapes": [describe_inputs(example.inputs) for example in examples],
-    }
+        wanted["architecture"] = workload
+    else:
+        loaded = load_workload(workload)
+        examples, model = loaded.examples(purpose_of(objective)), loaded.build_model()
+        device = devices_of(model)[0]
+        wanted["architecture"] = architecture_fingerprint(model)
+        wanted["metric"] = loaded.quality_name
+        wanted["shapes"] = [describe_inputs(example.inputs) for example in examples]
+    if anywhere:
+        return wanted
+    here = measured_device(device)
+    return wanted | {"device_name": here.name, "threads": here.threads}
 
 
 def check(plan: Plan | str | Path, workload: Any) -> CheckResult:

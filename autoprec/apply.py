@@ -16,7 +16,7 @@ from autoprec.errors import ConversionError, PlanError, one_line
 from autoprec.fingerprint import architecture_fingerprint, weights_fingerprint
 from autoprec.kernels.calibration import Calibration, decode_smoothing
 from autoprec.kernels.checked import static_shape
-from autoprec.kernels.device import capability
+from autoprec.kernels.device import capability, devices_of
 from autoprec.kernels.formats import FORMATS
 from autoprec.kernels.registry import FormatModule, Level, Memo, Operation, implementation
 from autoprec.plan import MODULE_RUNTIMES, ModulePlan, Plan, UnitPlan
@@ -223,9 +223,10 @@ def _unproven(model: nn.Module, plan: Plan) -> tuple[str, ...]:
         return ("the plan has no evidence: nothing is known of its speed and quality",)
     device = plan.evidence.device
     notes = []
-    if device.capability != capability():
+    here = capability(devices_of(model)[0])
+    if device.capability != here:
         notes.append(
-            f"the plan was measured on {device.name} ({device.capability}), this machine has {capability()}: "
+            f"the plan was measured on {device.name} ({device.capability}), this machine has {here}: "
             "its speed is not proven here; run `autoprec check`"
         )
     if plan.evidence.weights != weights_fingerprint(model):

@@ -139,6 +139,7 @@ class LoadedWorkload:
         has_quality: Whether the user's class judges quality itself.
         has_final_split: Whether `quality` takes `split`, so that winners are judged on held-out data.
         has_slices: Whether `quality` takes `share`, so that it can be estimated on less of the data.
+        runs_itself: Whether it has a `run` of its own, which may move inputs to where the model is.
     """
 
     def __init__(self, target: Any, reference: str) -> None:
@@ -158,6 +159,8 @@ class LoadedWorkload:
         self.has_quality = callable(getattr(instance, "quality", None))
         self.has_final_split = self.has_quality and _takes(instance.quality, "split")
         self.has_slices = self.has_quality and _takes(instance.quality, "share", by_name=True)
+        own_run = getattr(type(instance), "run", None)
+        self.runs_itself = callable(getattr(instance, "run", None)) and own_run is not Workload.run
 
     @property
     def quality_name(self) -> str:
@@ -370,6 +373,7 @@ def seeded() -> Iterator[None]:
     import torch
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpus = gpu_generators()
     random.seed(0)
     np.random.seed(0)  # the user's code may use the global generator
     torch.manual_seed(0)
@@ -379,6 +383,16 @@ def seeded() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)
+
+
+def gpu_generators() -> list[torch.Tensor]:
+    """Return the states of the GPUs' generators; none where no GPU is in use, and none is taken into use."""
+    import torch
+
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if in_use else []
 
 
 def _takes(method: Callable[..., Any], name: str, *, by_name: bool = False) -> bool:

@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from autoprec.comparing import Outline, misfit, outline
+from autoprec.envs.accelerator import check_answers, clock_of, free_cache
 from autoprec.envs.fidelity import Fidelity
 from autoprec.envs.process_state import process_state_kept
 from autoprec.envs.slicing import Judged
 from autoprec.envs.timing import PairedTiming, TimingSettings, time_pairs
 from autoprec.errors import CandidateError, RuntimeRefusedError, WorkloadError, one_line
+from autoprec.kernels.device import devices_of
 from autoprec.kernels.registry import held_bytes
 from autoprec.plan import Plan
 from autoprec.runtimes.runtime import Executable, Runtime
@@ -63,6 +65,7 @@ class Measurer:
     Attributes:
         loaded: The workload.
         model: The pristine model; never changed.
+        device: Where it is.
         runtimes: What executes plans, by name; the one given, and those added later.
         examples: The inputs that are timed.
     """
@@ -77,6 +80,7 @@ class Measurer:
     ) -> None:
         self.loaded = loaded
         self.model = model
+        self.device = devices_of(model)[0]
         self.examples = tuple(examples)
         self.runtimes: dict[str, Runtime] = {runtime.name: runtime}
         self.baseline_bytes = held_bytes(model)
@@ -219,8 +223,10 @@ class Measurer:
         Raises:
             CandidateError: Building or the checks failed, or the body raised: every exception of the
                 candidate comes out as this, with the reason.
-            WorkloadError: The workload changed the parameters of the model as it came.
+            WorkloadError: The workload changed the parameters of the model as it came, or the GPU does not
+                answer any more.
         """
+        check_answers(self.device)
         executable: Executable | None = None
         try:
             with process_state_kept(), _failures():
@@ -233,6 +239,7 @@ class Measurer:
                         executable.close()
                         del executable
                     gc.collect()
+                    free_cache(self.device)
         finally:
             self._check_pristine()
 
@@ -242,7 +249,10 @@ class Measurer:
         Seconds are those of one run, the weighted mean over the examples.
         """
         found = time_pairs(
-            self._timed_call(self.model if a is None else a.model), self._timed_call(b.model), settings
+            self._timed_call(self.model if a is None else a.model),
+            self._timed_call(b.model),
+            settings,
+            clock_of(self.device),
         )
         runs = sum(self._repeats)
         return replace(found, a_seconds=found.a_seconds / runs, b_seconds=found.b_seconds / runs)

@@ -6,9 +6,8 @@ alone, with its weights in the cache, looks up to several times faster than it i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,13 @@ from torch import nn
 
 from autoprec.apply import swap_modules
 from autoprec.comparing import relative_error
+from autoprec.envs.accelerator import Clock, check_answers, clock_of
 from autoprec.envs.process_state import process_state_kept
+from autoprec.envs.stopwatch import Run, Stopwatch, weighted_run
 from autoprec.envs.units import Discovery, TunableModule
 from autoprec.errors import AutoPrecError, WorkloadError, one_line
 from autoprec.kernels.calibration import Calibrations, needed_by
+from autoprec.kernels.device import devices_of
 from autoprec.kernels.modules import without_fused_paths
 from autoprec.kernels.registry import (
     Implementation,
@@ -69,9 +71,6 @@ class KernelFigures:
     bytes: int = 0
     error: float = float("nan")
     refused: str = ""
-
-
-Run = Callable[[nn.Module, Any], Any]
 
 
 def observe_inputs(
@@ -155,10 +154,19 @@ def kernel_pass(
             figures[path].refused = _reason(error)
             continue
         figures[path].bytes = held_bytes(converted[path])
-    _judge(run, model, list(modules.values()), converted, judged_inputs, figures)
-    working = {path: module for path, module in converted.items() if not figures[path].refused}
-    if timed and working:
-        _time_in_place(run, model, modules, working, timed_inputs, figures)
+    try:
+        _judge(run, model, list(modules.values()), converted, judged_inputs, figures)
+        working = {path: module for path, module in converted.items() if not figures[path].refused}
+        if timed and working:
+            watched = [module.path for module in discovery.modules]
+            _time_in_place(run, model, watched, working, timed_inputs, figures)
+    except (torch.OutOfMemoryError, WorkloadError) as error:
+        reason = error.__cause__ or error
+        if not isinstance(reason, torch.OutOfMemoryError):
+            raise
+        # The model as it came ran before: what has no room is what was converted, beside it.
+        for path in converted:
+            figures[path].refused = figures[path].refused or _reason(reason)
     return figures
 
 
@@ -204,36 +212,43 @@ def _judge(
 def _time_in_place(
     run: Run,
     model: nn.Module,
-    modules: Mapping[str, TunableModule],
+    watched: Sequence[str],
     working: Mapping[str, nn.Module],
     timed_inputs: Sequence[tuple[Any, float]],
     figures: Mapping[str, KernelFigures],
 ) -> None:
     with process_state_kept(), torch.inference_mode():
+        device = devices_of(model)[0]
+        now = clock_of(device)
         candidate = _assemble(model, working)
         try:
-            _weighted_run(run, candidate, timed_inputs, None)
+            weighted_run(run, candidate, timed_inputs, now)
         except Exception:
             # Something reads a module in a way its replacement does not offer: find out where, one by one.
-            working = _alone(run, model, working, timed_inputs, figures)
+            working = _alone(run, model, working, timed_inputs, figures, now)
+            check_answers(device)
             candidate = _assemble(model, working)
-        started = time.perf_counter()
-        _weighted_run(run, candidate, timed_inputs, None)
-        _weighted_run(run, model, timed_inputs, None)
-        rounds = int(np.clip(PASS_SECONDS / max(time.perf_counter() - started, 1e-6), MIN_ROUNDS, MAX_ROUNDS))
-        clock = _Clock()
-        handles = clock.attach(candidate, list(working))
+        started = now()
+        weighted_run(run, candidate, timed_inputs, now)
+        weighted_run(run, model, timed_inputs, now)
+        rounds = int(np.clip(PASS_SECONDS / max(now() - started, 1e-6), MIN_ROUNDS, MAX_ROUNDS))
+        stopwatch = Stopwatch(now)
+        handles = stopwatch.attach(candidate, list(working))
+        # Waiting at each module makes a run on a GPU longer: there, shares are of a run that waits too.
+        beside = Stopwatch(now) if device.type == "cuda" else None
+        if beside:
+            handles += beside.attach(model, watched)
         try:
             totals = []
             for _ in range(rounds):
-                totals.append(_weighted_run(run, model, timed_inputs, None))
-                _weighted_run(run, candidate, timed_inputs, clock)
+                totals.append(weighted_run(run, model, timed_inputs, now, beside))
+                weighted_run(run, candidate, timed_inputs, now, stopwatch)
         finally:
             for handle in handles:
                 handle.remove()
     baseline = float(np.median(totals))
     for path in working:
-        figures[path].seconds = float(np.median(clock.rounds[path])) / baseline
+        figures[path].seconds = float(np.median(stopwatch.rounds[path])) / baseline
 
 
 def baseline_shares(
@@ -241,22 +256,24 @@ def baseline_shares(
 ) -> tuple[dict[str, float], float]:
     """Return each module's share of one baseline run, and the seconds of one run."""
     with process_state_kept(), torch.inference_mode(), _as_it_came():
-        started = time.perf_counter()
+        device = devices_of(model)[0]
+        now = clock_of(device)
+        started = now()
         for _ in range(2):
-            _weighted_run(run, model, timed_inputs, None)
-        spent = (time.perf_counter() - started) / 2
+            weighted_run(run, model, timed_inputs, now)
+        spent = (now() - started) / 2
         rounds = int(np.clip(2 * PASS_SECONDS / max(spent, 1e-6), MIN_ROUNDS, 2 * MAX_ROUNDS))
-        plain = [_weighted_run(run, model, timed_inputs, None) for _ in range(rounds)]
-        clock = _Clock()
-        handles = clock.attach(model, paths)
+        plain = [weighted_run(run, model, timed_inputs, now) for _ in range(rounds)]
+        stopwatch = Stopwatch(now)
+        handles = stopwatch.attach(model, paths)
         try:
-            for _ in range(rounds):
-                _weighted_run(run, model, timed_inputs, clock)
+            waiting = [weighted_run(run, model, timed_inputs, now, stopwatch) for _ in range(rounds)]
         finally:
             for handle in handles:
                 handle.remove()
     seconds = float(np.median(plain))
-    return {path: float(np.median(clock.rounds[path])) / seconds for path in paths}, seconds
+    whole = float(np.median(waiting)) if device.type == "cuda" else seconds  # as in `_time_in_place`
+    return {path: float(np.median(stopwatch.rounds[path])) / whole for path in paths}, seconds
 
 
 def _assemble(model: nn.Module, working: Mapping[str, nn.Module]) -> nn.Module:
@@ -271,74 +288,17 @@ def _alone(
     working: Mapping[str, nn.Module],
     timed_inputs: Sequence[tuple[Any, float]],
     figures: Mapping[str, KernelFigures],
+    now: Clock,
 ) -> dict[str, nn.Module]:
     """Return the replacements that run when each is the only one; the others are refused with the reason."""
     fine: dict[str, nn.Module] = {}
     for path, module in working.items():
         try:
-            _weighted_run(run, _assemble(model, {path: module}), timed_inputs, None)
+            weighted_run(run, _assemble(model, {path: module}), timed_inputs, now)
             fine[path] = module
         except Exception as error:
             figures[path].refused = f"the model does not run with it: {_reason(error)}"
     return fine
-
-
-def _weighted_run(
-    run: Run, model: nn.Module, timed_inputs: Sequence[tuple[Any, float]], clock: _Clock | None
-) -> float:
-    """Run every example once and return the weighted seconds; the clock sums by the same weights."""
-    total = 0.0
-    with without_fused_paths() if clock else nullcontext():  # a clock is hooks
-        for inputs, weight in timed_inputs:
-            if clock:
-                clock.weight = weight
-            started = time.perf_counter()
-            run(model, inputs)
-            total += weight * (time.perf_counter() - started)
-    if clock:
-        clock.next_round()
-    return total
-
-
-class _Clock:
-    """Adds up the time spent inside modules, by round."""
-
-    def __init__(self) -> None:
-        self.weight = 1.0
-        self.rounds: dict[str, list[float]] = {}
-        self._sums: dict[str, float] = {}
-        self._started: dict[str, float] = {}
-
-    def attach(self, model: nn.Module, paths: Sequence[str]) -> list[Any]:
-        handles = []
-        for path in paths:
-            self.rounds[path] = []
-            self._sums[path] = 0.0
-            module = model.get_submodule(path)
-            handles.append(module.register_forward_pre_hook(self._enter(path)))
-            handles.append(module.register_forward_hook(self._leave(path)))
-        return handles
-
-    def next_round(self) -> None:
-        for path, seconds in self._sums.items():
-            self.rounds[path].append(seconds)
-            self._sums[path] = 0.0
-
-    def _enter(self, path: str) -> Any:
-        started, clock = self._started, time.perf_counter
-
-        def hook(module: nn.Module, args: Any) -> None:
-            started[path] = clock()
-
-        return hook
-
-    def _leave(self, path: str) -> Any:
-        started, sums, clock = self._started, self._sums, time.perf_counter
-
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            sums[path] += self.weight * (clock() - started[path])
-
-        return hook
 
 
 def judge_modules(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from autoprec.workload import gpu_generators
+
 
 @dataclass(frozen=True)
 class ProcessState:
@@ -25,6 +27,7 @@ class ProcessState:
         deterministic: Its mode of deterministic algorithms: 0 off, 1 warn, 2 refuse others.
         cudnn: Whether cuDNN is deterministic, and whether it tries its kernels out.
         generators: States of the generators of torch, NumPy and Python.
+        gpu_generators: States of those of the GPUs; none where no GPU is in use.
     """
 
     threads: int
@@ -35,6 +38,7 @@ class ProcessState:
     deterministic: int
     cudnn: tuple[bool, bool]
     generators: tuple[Any, Any, Any]
+    gpu_generators: list[torch.Tensor]
 
     @classmethod
     def take(cls) -> ProcessState:
@@ -48,6 +52,7 @@ class ProcessState:
             deterministic=torch.get_deterministic_debug_mode(),
             cudnn=(torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark),
             generators=(torch.get_rng_state(), np.random.get_state(), random.getstate()),
+            gpu_generators=gpu_generators(),
         )
 
     def put(self) -> None:
@@ -66,6 +71,8 @@ class ProcessState:
         torch.set_rng_state(ours)
         np.random.set_state(numpys)
         random.setstate(pythons)
+        if self.gpu_generators:
+            torch.cuda.set_rng_state_all(self.gpu_generators)
 
 
 @contextmanager

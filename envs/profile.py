@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from autoprec.envs.accelerator import free_cache
 from autoprec.envs.baseline import BaselineFigures, observe_baseline
 from autoprec.envs.features import unit_features
 from autoprec.envs.measure import Measurer
@@ -122,6 +123,7 @@ def profile_workload(
                 found = kernel_pass(
                     run, model, discovery, chosen, seen.calibrations, examples, judged, timed=timed
                 )
+                free_cache(measurer.device)
         for path, kernel in chosen.items():
             if found[path].refused:
                 refusals.setdefault((path, name), Support(Level.REFUSED, found[path].refused))

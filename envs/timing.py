@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from autoprec.envs.accelerator import Clock
+
 
 @dataclass(frozen=True)
 class TimingSettings:
@@ -58,32 +60,45 @@ class PairedTiming:
     pairs: int
 
 
-def time_pairs(a: Callable[[], object], b: Callable[[], object], settings: TimingSettings) -> PairedTiming:
+def time_pairs(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    settings: TimingSettings,
+    clock: Clock | None = None,
+) -> PairedTiming:
     """Time two callables interleaved as A B B A and return the ratio of their times.
 
     One pair is one A B B A block: (A + A) ÷ (B + B). Slow drift of the machine cancels within a block. The
     order of the sides alternates between blocks, so that neither always follows the other.
+
+    Args:
+        a: One side.
+        b: The other.
+        settings: How long to repeat.
+        clock: That of the device that they run on, see `clock_of`; the CPU's by default.
     """
-    started = time.perf_counter()
+    clock = clock or time.perf_counter
+    started = clock()
     for _ in range(max(1, settings.warmup)):
-        slowest = max(_sample(a, 1), _sample(b, 1))
-        if time.perf_counter() - started > settings.max_seconds / 4:
+        slowest = max(_sample(a, 1, clock), _sample(b, 1, clock))
+        if clock() - started > settings.max_seconds / 4:
             break
     if slowest < 4 * settings.min_sample_seconds:  # the first calls may have been cold
-        slowest = max(_sample(a, 1), _sample(b, 1))
+        slowest = max(_sample(a, 1, clock), _sample(b, 1, clock))
     calls = max(1, int(np.ceil(settings.min_sample_seconds / max(slowest, 1e-7))))
     blocks: list[tuple[float, float]] = []
-    started = time.perf_counter()
+    started = clock()
     next_look = settings.min_pairs
     collecting = gc.isenabled()
     gc.disable()
     try:
         while True:
             first, second = (a, b) if len(blocks) % 2 == 0 else (b, a)
-            outer, inner = _sample(first, calls), _sample(second, calls) + _sample(second, calls)
-            outer += _sample(first, calls)
+            outer = _sample(first, calls, clock)
+            inner = _sample(second, calls, clock) + _sample(second, calls, clock)
+            outer += _sample(first, calls, clock)
             blocks.append((outer, inner) if first is a else (inner, outer))
-            spent = time.perf_counter() - started
+            spent = clock() - started
             late = spent > settings.max_seconds and len(blocks) >= settings.fewest_pairs
             if late or len(blocks) >= settings.max_pairs:
                 break
@@ -125,8 +140,8 @@ def _ratios(blocks: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
     return ratios
 
 
-def _sample(call: Callable[[], object], calls: int) -> float:
-    started = time.perf_counter()
+def _sample(call: Callable[[], object], calls: int, clock: Clock) -> float:
+    started = clock()
     for _ in range(calls):
         call()
-    return time.perf_counter() - started
+    return clock() - started

@@ -88,7 +88,7 @@ def smoothed(low: Tensor, high: Tensor, weights: Sequence[Tensor]) -> Calibratio
     factors = _bounded(activation) ** STRENGTH / _bounded(weight) ** (1 - STRENGTH)
     exponents = (STEPS * torch.log2(factors / factors.log().mean().exp())).round().clamp(-127, 127)
     smoothing = tuple(int(exponent) for exponent in exponents.tolist())
-    divided = Calibration(0.0, 0.0, smoothing).factors()
+    divided = Calibration(0.0, 0.0, smoothing).factors().to(low.device)
     return Calibration(float((low / divided).min()), float((high / divided).max()), smoothing)
 
 

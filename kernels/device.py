@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 import torch
+from torch import nn
 
 CPU = torch.device("cpu")
 
@@ -40,6 +41,11 @@ def capability(device: torch.device = CPU) -> str:
         base = "AVX2_VNNI"
     extras = {"avx512_bf16": "BF16", "avx512_fp16": "FP16", "amx_int8": "AMX_INT8", "amx_bf16": "AMX_BF16"}
     return "+".join([base, *(name for flag, name in extras.items() if wide and flag in flags)])
+
+
+def devices_of(model: nn.Module) -> list[torch.device]:
+    """Return where a model's parameters and buffers lie, the first parameter's first; the CPU for none."""
+    return list(dict.fromkeys(each.device for each in (*model.parameters(), *model.buffers()))) or [CPU]
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import pytest
 from commands import TINY, command, commands, environment, start, write
 
 import autoprec
+from autoprec.apply import apply_plan
 from autoprec.console import _without_password
 from autoprec.errors import PlanError, SettingError
 from autoprec.finding import load_workload
@@ -280,6 +281,22 @@ def test_a_claim_that_does_not_hold_is_exit_code_1(tmp_path):
     plan.save(tmp_path / "bare.json")
     code, out, err = command(tmp_path, "check", "bare.json", "mine.py:Tiny")
     assert (code, err) == (0, "") and "no claim to hold it to" in out
+
+
+def test_a_plan_that_is_emulated_here_is_judged_and_not_timed(tmp_path):
+    write(tmp_path, "mine.py", TINY)
+    loaded = load_workload(f"{tmp_path / 'mine.py'}:Tiny")
+    modules = [ModulePlan(path=p, operation="linear", implementation="triton") for p in ("0", "2", "4")]
+    units = tuple(UnitPlan(name=module.path, format="fp8_e4m3", modules=(module,)) for module in modules)
+    model = loaded.build_model()
+    plan = Plan(architecture=architecture_fingerprint(model), units=units)
+    plan.save(tmp_path / "fp8.json")
+    code, out, err = command(tmp_path, "check", "fp8.json", "mine.py:Tiny")
+    assert (code, err) == (0, "")
+    assert "fp8_e4m3: no kernel here, so that the speed was not measured" in " ".join(out.split())
+    assert "emulated" in out
+    with pytest.warns(UserWarning, match="only the rounding is reproduced"):
+        apply_plan(model, plan)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

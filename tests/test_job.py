@@ -6,7 +6,8 @@ from autoprec.api import tune
 from autoprec.envs.plans import as_given
 from autoprec.errors import PlanError, SettingError, WorkloadError
 from autoprec.job import TuningJob
-from autoprec.prepare import prepare
+from autoprec.kernels.device import capability, device_name
+from autoprec.prepare import measured_device, prepare
 from autoprec.progress import Progress
 from autoprec.settings import TuneSettings
 from autoprec.store.store import Store
@@ -132,5 +133,57 @@ def test_a_model_on_a_device_that_is_not_measured_is_refused():
         def build_model(self):
             return super().build_model().to("meta")
 
-    with pytest.raises(WorkloadError, match=r"a model on 'meta'; this version measures on the CPU only"):
+    with pytest.raises(WorkloadError, match=r"a model on 'meta'; this version measures on a CPU or one CUDA"):
         prepare(Elsewhere, "latency")
+
+    class Mixed(Splits):
+        def build_model(self):
+            return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8).to("meta"))
+
+    with pytest.raises(
+        WorkloadError, match=r"a model on 'cpu' and 'meta'; a model is measured on one device"
+    ):
+        prepare(Mixed, "latency")
+
+
+class InputsElsewhere(Splits):
+    def example_inputs(self):
+        return {"input": torch.ones(1, 8, device="meta")}
+
+
+class CalibratedElsewhere(Splits):
+    def calibration(self):
+        return [torch.ones(1, 8), torch.ones(1, 8, device="meta")]
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        (
+            InputsElsewhere,
+            r"a tensor of the example inputs \(input\) is on 'meta' and the model on 'cpu': make",
+        ),
+        (
+            CalibratedElsewhere,
+            r"a tensor of a batch of calibration\(\) is on 'meta' and the model on 'cpu': make",
+        ),
+    ],
+)
+def test_inputs_on_another_device_than_the_model_are_refused(workload, says):
+    with pytest.raises(WorkloadError, match=says):
+        prepare(workload, "latency")
+
+
+def test_a_workload_with_a_run_of_its_own_may_move_its_inputs():
+    class Moves(InputsElsewhere):
+        def run(self, model, inputs):
+            return model(torch.ones_like(inputs["input"], device="cpu"))
+
+    assert prepare(Moves, "latency").measurer.device == torch.device("cpu")
+
+
+def test_what_figures_on_a_cpu_hold_for_names_no_gpu():
+    found = measured_device()
+    assert found == measured_device(torch.device("cpu"))
+    assert (found.name, found.capability) == (device_name(), capability())
+    assert set(found.versions) == {"torch", "autoprec"}

@@ -5,7 +5,9 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
+from autoprec.envs.accelerator import clock_of
 from autoprec.envs.measure import FRESH_TIMING
 from autoprec.envs.timing import TimingSettings, median_interval, time_pairs
 
@@ -150,3 +152,14 @@ def test_few_or_equal_values_need_no_resampling(values, interval):
 def test_one_stalled_sample_does_not_move_the_median():
     median, low, high = median_interval([1.0] * 20 + [1.01] * 20 + [50.0])
     assert 1.0 <= low <= median <= high <= 1.01
+
+
+def test_the_clock_of_a_cpu_is_the_machines_itself():
+    assert clock_of(torch.device("cpu")) is time.perf_counter
+
+
+def test_a_clock_that_is_given_is_the_one_that_is_read():
+    read, moved = iter(range(10_000)), []
+    settings = TimingSettings(warmup=1, max_pairs=2, min_pairs=2, max_seconds=1e6, min_sample_seconds=0.0)
+    found = time_pairs(lambda: moved.append("a"), lambda: moved.append("b"), settings, lambda: next(read))
+    assert (found.a_seconds, found.b_seconds, found.pairs) == (1.0, 1.0, 2)  # each sample reads it twice

@@ -1,0 +1,1 @@
+"""What is measured where there is a GPU."""
