@@ -25,7 +25,8 @@ def capability(device: torch.device = CPU) -> str:
     """Return what kernels are chosen by on a device.
 
     For a CPU its vector instructions as torch uses them (`ATEN_CPU_CAPABILITY` counts) and the extensions
-    that speed up low precision, for example `AVX512_VNNI+BF16` or `AVX2`; for CUDA the architecture, `sm_90`; for AMD `gfx942`.
+    that speed up low precision, for example `AVX512_VNNI+BF16` or `AVX2`; for CUDA the architecture,
+    `sm_90`; for AMD `gfx942`.
     """
     if device.type == "cuda":
         if torch.version.hip:  # AMD numbers its capabilities as NVIDIA does, and they mean something else

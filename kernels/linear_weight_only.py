@@ -18,7 +18,8 @@ from autoprec.kernels.checked import CheckedImplementation
 from autoprec.kernels.formats import GROUP_SIZE
 from autoprec.kernels.linear_int8 import shared_int8
 from autoprec.kernels.modules import FormatLinear, remembered
-from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, int4_group, pack_nibbles, unpack_nibbles
+from autoprec.kernels.ops.quantize_int4 import quantize_int4
+from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, int4_group, unpack_nibbles
 from autoprec.kernels.registry import Memo, Operation, OpShape, register
 
 _BF16 = torch.bfloat16
@@ -35,10 +36,10 @@ def shared_int4(weight: Tensor, memo: Memo) -> tuple[Tensor, Tensor, Tensor]:
     """
 
     def make() -> Tensor:
-        made = int4_group(weight.detach())
+        made = quantize_int4(weight.detach())
         remembered(memo, weight, "int4_group scale", lambda: made.scale)
         remembered(memo, weight, "int4_group zero", lambda: made.zero)
-        return pack_nibbles(made.values)
+        return made.packed
 
     packed = remembered(memo, weight, "int4_group", make)
     key = ref(weight)

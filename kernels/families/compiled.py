@@ -19,8 +19,8 @@ from autoprec.kernels.registry import Level, Support
 class Compiled:
     """What became of the kernels' cases when they were compiled for one target.
 
-    A case is a kernel with its settings, for example `linear:float8_e4m3fn:block`. It is about the number
-    types that stand in its name as words.
+    A case is a kernel with its settings, for example `scaled_mm.e4m3.row.64x128 of float8_e4m3fn`. It is
+    about the number types that stand in its name as words.
 
     Attributes:
         triton: Release of Triton that compiled.
