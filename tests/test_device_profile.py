@@ -64,6 +64,8 @@ def test_a_profile_comes_back_as_it_was_written():
         (lambda d: d["layers"][1]["over_bf16"].update(low=9.0), r"at layers.1.over_bf16: .*low <= value"),
         (lambda d: d["layers"][0].update(colour="red"), r"at layers.0.colour"),
         (lambda d: d["device"].update(name=""), r"at device.name"),
+        (lambda d: d["device"].update(name="a\x1b[31mred"), r"at device.name"),
+        (lambda d: d["device"].update(name="one\nline"), r"at device.name"),
         (lambda d: d["ceilings"].update(copy=-1.0), r"at ceilings.copy"),
         (lambda d: d.update(layers=[]), r"at layers: .*at least 1"),
         (lambda d: d.update(measured_at="yesterday"), r"at measured_at"),
