@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import Case, on_its_device
+from autoprec.kernels.jit.launch import Case, hardware_fp8, on_its_device
 from autoprec.kernels.jit.tiles import Tile, choose, tile_order
 from autoprec.kernels.ops.scaled_mm import reference
 
@@ -127,7 +127,17 @@ def launch(
     out_dtype: torch.dtype,
     fast: bool,
 ) -> Tensor:
-    """Compute `autoprec.kernels.ops.scaled_mm.reference` by Triton."""
+    """Compute `autoprec.kernels.ops.scaled_mm.reference` by Triton.
+
+    Raises:
+        ValueError: The GPU has no fp8 e4m3, which Triton would refuse at greater length.
+    """
+    nvidia = left.is_cuda and torch.version.hip is None
+    if nvidia and torch.float8_e4m3fn in (left.dtype, right.dtype) and not hardware_fp8(left.device):
+        raise ValueError(
+            "fp8 e4m3 needs a GPU of compute capability 8.9 or more, "
+            f"{torch.cuda.get_device_name(left.device)} has less; use int8 or bfloat16 there"
+        )
     (m, k), n = left.shape, right.shape[0]
     out = left.new_empty((m, n), dtype=out_dtype)
     if out.numel() == 0:
