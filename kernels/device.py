@@ -29,7 +29,9 @@ def capability(device: torch.device = CPU) -> str:
     `sm_90`; for AMD `gfx942`.
     """
     if device.type == "cuda":
-        if torch.version.hip:  # AMD numbers its capabilities as NVIDIA does, and they mean something else
+        if torch.version.hip:
+            # AMD numbers its capabilities as NVIDIA does, and they mean something else. In
+            # `gfx942:sramecc+:xnack-`, what follows the architecture is how it is set up.
             return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
         major, minor = torch.cuda.get_device_capability(device)
         return f"sm_{major}{minor}"

@@ -105,7 +105,7 @@ class LowBitAdamW(torch.optim.Optimizer):
             for name in ("first", "second"):
                 state[name], state[f"{name}_scale"] = Moment.zeros(parameter, group[name])
         state["step"] += 1
-        # Seeds differ between parameters and steps: both factors are prime.
+        # Another seed for each parameter and step.
         seed = (group["seed"] + 1_000_003 * place + 7919 * state["step"]) % 2**31
         flat = parameter.detach().contiguous().view(-1)
         low_bit_adam(

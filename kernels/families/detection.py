@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from autoprec.kernels.device import cpu_flags
+from autoprec.kernels.device import capability, cpu_flags
 from autoprec.kernels.families.description import Family
 from autoprec.kernels.families.reading import load_families
 
@@ -47,8 +47,7 @@ def examine(device: torch.device) -> Machine:
     """Return what a device of this machine says of itself."""
     if device.type == "cuda":
         if torch.version.hip:
-            # `gfx942:sramecc+:xnack-`: what follows the architecture is how it is set up.
-            return Machine("hip", str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0])
+            return Machine("hip", capability(device))
         major, minor = torch.cuda.get_device_capability(device)
         return Machine("cuda", f"{major}.{minor}")
     if device.type == "cpu":

@@ -8,12 +8,17 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, on_its_device, power_above, raw
+from autoprec.kernels.jit.launch import (
+    LONGEST_TILE,
+    TILE,
+    Case,
+    hardware_fp8,
+    on_its_device,
+    power_above,
+    raw,
+)
 from autoprec.kernels.jit.rounding import max_magnitude, round_to, scale_of
 from autoprec.kernels.ops.quantize import KINDS, largest_of, scale_shape
-
-_TILE = 4096
-"""Elements that a program holds at once where rows are shorter than that."""
 
 
 @triton.jit
@@ -131,7 +136,7 @@ def launch(
     grouped = granularity == "group"
     hardware = hardware_fp8(inputs.device)
     held = max(min(power_above(columns), LONGEST_TILE), BLOCK_SIZE if grouped else 1)
-    many = max(1, min(_TILE // held, 32))
+    many = max(1, min(TILE // held, 32))
     norm_quantize_rows[(-(-rows // many),)](
         inputs, weight.contiguous(), weight if bias is None else bias.contiguous(),
         values if hardware else raw(values), scale, amax, rows, columns, *inputs.stride(), shape[1], eps,

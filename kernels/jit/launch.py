@@ -17,6 +17,8 @@ _Result = TypeVar("_Result")
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, on CPU tensors; set by `TRITON_INTERPRET=1` at import."""
 
+TILE = 4096
+"""Elements that a program of the quantisers holds at once, where what shares a scale has fewer."""
 LONGEST_TILE = 8192
 """Elements of a row that one program holds in registers: 64 each of 128 threads."""
 

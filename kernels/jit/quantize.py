@@ -8,12 +8,18 @@ import triton.language as tl
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.jit.launch import LONGEST_TILE, Case, hardware_fp8, on_its_device, power_above, raw
+from autoprec.kernels.jit.launch import (
+    LONGEST_TILE,
+    TILE,
+    Case,
+    hardware_fp8,
+    on_its_device,
+    power_above,
+    raw,
+)
 from autoprec.kernels.jit.rounding import max_magnitude, round_to, scale_of
 from autoprec.kernels.ops.quantize import KINDS, amax_of, largest_of, scale_from, scale_shape
 
-_TILE = 4096
-"""Elements that a program holds at once where regions are smaller than that."""
 _WARPS = {"tensor": 8, "group": 8, "block": 16}
 """Warps a program of `quantize_tiles`."""
 
@@ -156,17 +162,17 @@ def launch(
         lines, length = (columns, rows) if across else (rows, columns)
         steps = matrix.stride()[::-1] if across else matrix.stride()
         if steps[0] == 1 < steps[1]:  # memory runs across the lines: read a piece of many at once
-            held, many = min(power_above(length), _TILE // 32), 32
+            held, many = min(power_above(length), TILE // 32), 32
         else:
             held = min(power_above(length), LONGEST_TILE)
-            many = 1 if held == LONGEST_TILE else max(1, min(_TILE // held, 32))
+            many = max(1, min(TILE // held, 32))
         quantize_lines[(-(-lines // many),)](
             matrix, target, scale, amax, lines, length, *steps,
             *((1, columns) if across else (columns, 1)), columns, seed or 0, **common, TRANSPOSED=across,
             ONE_TILE=length <= held, LINES=many, LENGTH=held, num_warps=8 if held == LONGEST_TILE else 4,
         )  # fmt: skip
     else:
-        tall = BLOCK_SIZE if granularity == "block" else _TILE // BLOCK_SIZE
+        tall = BLOCK_SIZE if granularity == "block" else TILE // BLOCK_SIZE
         blocks = -(-columns // BLOCK_SIZE)
         quantize_tiles[(-(-rows // tall) * blocks,)](
             matrix, target, scale, amax, rows, columns, *matrix.stride(), blocks, seed or 0, **common,
@@ -195,7 +201,7 @@ def _cases() -> tuple[Case, ...]:
         operands = ("float8_e4m3fn",) if out == "*fp8e4nv" else ()
         row = common | {"TRANSPOSED": False, "ONE_TILE": True, "LINES": 1, "LENGTH": 4096}
         cases.append(Case(f"{name}.row", quantize_lines, pointers | lines, row, operands, unit=_UNIT))
-        for granularity, tall in (("group", _TILE // BLOCK_SIZE), ("block", BLOCK_SIZE)):
+        for granularity, tall in (("group", TILE // BLOCK_SIZE), ("block", BLOCK_SIZE)):
             tile = common | {
                 "GRANULARITY": granularity, "ROWS": tall, "COLUMNS": BLOCK_SIZE,
                 "STRIP": _strip(granularity, tall, not hardware),

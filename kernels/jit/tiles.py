@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from autoprec.files import write_in_one_step
 from autoprec.kernels.families import detect
 from autoprec.kernels.jit.launch import INTERPRETED
 
@@ -226,8 +226,6 @@ def _keep(device: str, name: str, tile: Tile) -> None:
     known = _read(device) | {name: [tile.m, tile.n, tile.k, tile.warps, tile.stages]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(known, file, indent=1)
-        Path(file.name).replace(path)
+        write_in_one_step(path, json.dumps(known, indent=1).encode())
     except OSError:
         return

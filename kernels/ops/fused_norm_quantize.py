@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autoprec.kernels.ops import quantize
-from autoprec.kernels.ops.gradients import without_gradient
+from autoprec.kernels.ops.operator import define_operator, without_gradient
 from autoprec.kernels.ops.quantize import KINDS, Quantized, scale_shape
 
 NORMS = ("rms", "layer")
@@ -104,20 +104,6 @@ def _check(
         raise ValueError(f"eps must be above 0, got {eps}")
 
 
-def _cuda(
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-    norm: str,
-    granularity: str,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from autoprec.kernels.jit.fused_norm_quantize import launch
-
-    return launch(inputs, weight, bias, dtype, norm, granularity, eps)
-
-
 def _fake(
     inputs: Tensor,
     weight: Tensor,
@@ -135,13 +121,11 @@ def _fake(
     )
 
 
-torch.library.define(
-    "autoprec::fused_norm_quantize",
+define_operator(
+    "fused_norm_quantize",
     "(Tensor inputs, Tensor weight, Tensor? bias, ScalarType dtype, str norm, str granularity, float eps)"
     " -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::fused_norm_quantize", "CPU", reference)
-torch.library.impl("autoprec::fused_norm_quantize", "CUDA", _cuda)
-torch.library.register_fake("autoprec::fused_norm_quantize", _fake)
 without_gradient("fused_norm_quantize")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autoprec.kernels.ops.operator import define_operator
 from autoprec.kernels.ops.quantize import largest_of, scale_from
 
 BLOCK = 512
@@ -122,18 +123,6 @@ def _check_flat(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], like
         raise ValueError(f"{name} must be on {like.device}, got {tensor.device}")
 
 
-def _cuda(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    from autoprec.kernels.jit.gradient_compress import launch
-
-    return launch(gradient, residual)
-
-
-def _cuda_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> None:
-    from autoprec.kernels.jit.gradient_compress import launch_decompress
-
-    launch_decompress(values, scale, out, add)
-
-
 def _fake(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     return (
         torch.empty_like(gradient, dtype=torch.int8),
@@ -145,19 +134,17 @@ def _fake_decompress(values: Tensor, scale: Tensor, out: Tensor, add: bool) -> N
     """There is nothing to make."""
 
 
-torch.library.define(
-    "autoprec::gradient_compress",
+define_operator(
+    "gradient_compress",
     "(Tensor gradient, Tensor(a!) residual) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.define(
-    "autoprec::gradient_decompress",
+define_operator(
+    "gradient_decompress",
     "(Tensor values, Tensor scale, Tensor(a!) out, bool add) -> ()",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference_decompress,
+    _fake_decompress,
+    module="gradient_compress",
+    launcher="launch_decompress",
 )
-torch.library.impl("autoprec::gradient_compress", "CPU", reference)
-torch.library.impl("autoprec::gradient_compress", "CUDA", _cuda)
-torch.library.register_fake("autoprec::gradient_compress", _fake)
-torch.library.impl("autoprec::gradient_decompress", "CPU", reference_decompress)
-torch.library.impl("autoprec::gradient_decompress", "CUDA", _cuda_decompress)
-torch.library.register_fake("autoprec::gradient_decompress", _fake_decompress)

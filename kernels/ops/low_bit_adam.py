@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autoprec.kernels.ops.operator import define_operator
 from autoprec.kernels.ops.quantize import scale_from
 
 BLOCK = 256
@@ -187,23 +188,15 @@ def _check_tensors(parameter: Tensor, gradient: Tensor, first: Moment, second: M
             raise ValueError(f"scale of {name} must be contiguous, got strides {scale.stride()}")
 
 
-def _cuda(*arguments: Any) -> None:
-    from autoprec.kernels.jit.low_bit_adam import launch
-
-    launch(*arguments)
-
-
 def _fake(*arguments: Any) -> None:
     """There is nothing to make."""
 
 
-torch.library.define(
-    "autoprec::low_bit_adam",
+define_operator(
+    "low_bit_adam",
     "(Tensor(a!) parameter, Tensor gradient, Tensor(b!) first, Tensor(c!) first_scale, Tensor(d!) second,"
     " Tensor(e!) second_scale, float lr, float beta1, float beta2, float eps, float decay, int step,"
     " int? seed) -> ()",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::low_bit_adam", "CPU", reference)
-torch.library.impl("autoprec::low_bit_adam", "CUDA", _cuda)
-torch.library.register_fake("autoprec::low_bit_adam", _fake)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.ops.gradients import without_gradient
+from autoprec.kernels.ops.operator import define_operator, without_gradient
 
 KINDS = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """Number types to quantise to, by the name that the kernels have for them."""
@@ -162,14 +162,6 @@ def _check(matrix: Tensor, dtype: torch.dtype, granularity: str) -> None:
         raise ValueError(f"granularity must be one of {', '.join(GRANULARITIES)}, got {granularity!r}")
 
 
-def _cuda(
-    matrix: Tensor, dtype: torch.dtype, granularity: str, power_of_two: bool, seed: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    from autoprec.kernels.jit.quantize import launch
-
-    return launch(matrix, dtype, granularity, power_of_two, seed)
-
-
 def _fake(
     matrix: Tensor, dtype: torch.dtype, granularity: str, power_of_two: bool, seed: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,13 +173,11 @@ def _fake(
     )
 
 
-torch.library.define(
-    "autoprec::quantize",
+define_operator(
+    "quantize",
     "(Tensor matrix, ScalarType dtype, str granularity, bool power_of_two, int? seed)"
     " -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::quantize", "CPU", reference)
-torch.library.impl("autoprec::quantize", "CUDA", _cuda)
-torch.library.register_fake("autoprec::quantize", _fake)
 without_gradient("quantize")

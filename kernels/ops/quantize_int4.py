@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from autoprec.kernels.formats import GROUP_SIZE
+from autoprec.kernels.ops.operator import define_operator
 from autoprec.kernels.quantize import (
     GroupedWeight,
     int4_group,
@@ -60,12 +61,6 @@ def reference(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return pack_nibbles(made.values), made.scale, made.zero
 
 
-def _cuda(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from autoprec.kernels.jit.quantize_int4 import launch
-
-    return launch(weight)
-
-
 def _fake(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     channels, inputs = weight.shape
     groups = (inputs + GROUP_SIZE - 1) // GROUP_SIZE
@@ -76,11 +71,9 @@ def _fake(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-torch.library.define(
-    "autoprec::quantize_int4",
+define_operator(
+    "quantize_int4",
     "(Tensor weight) -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::quantize_int4", "CPU", reference)
-torch.library.impl("autoprec::quantize_int4", "CUDA", _cuda)
-torch.library.register_fake("autoprec::quantize_int4", _fake)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import BLOCK_SIZE
-from autoprec.kernels.ops.gradients import without_gradient
+from autoprec.kernels.ops.operator import define_operator, without_gradient
 from autoprec.kernels.ops.quantize import KINDS, Quantized, spread
 
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
@@ -127,21 +127,6 @@ def _check(
         raise ValueError(f"everything must be on one device, got {[str(item.device) for item in places]}")
 
 
-def _cuda(
-    left: Tensor,
-    left_scale: Tensor,
-    right: Tensor,
-    right_scale: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    out_dtype: torch.dtype,
-    fast: bool,
-) -> Tensor:
-    from autoprec.kernels.jit.scaled_mm import launch
-
-    return launch(left, left_scale, right, right_scale, bias, activation, out_dtype, fast)
-
-
 def _fake(
     left: Tensor,
     left_scale: Tensor,
@@ -155,13 +140,11 @@ def _fake(
     return left.new_empty((left.shape[0], right.shape[0]), dtype=out_dtype)
 
 
-torch.library.define(
-    "autoprec::scaled_mm",
+define_operator(
+    "scaled_mm",
     "(Tensor left, Tensor left_scale, Tensor right, Tensor right_scale, Tensor? bias, str activation,"
     " ScalarType out_dtype, bool fast) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::scaled_mm", "CPU", reference)
-torch.library.impl("autoprec::scaled_mm", "CUDA", _cuda)
-torch.library.register_fake("autoprec::scaled_mm", _fake)
 without_gradient("scaled_mm")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from autoprec.kernels.ops.operator import define_operator
 from autoprec.kernels.quantize import pack_nibbles, unpack_nibbles
 
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -73,7 +73,7 @@ def sparse24_operand(packed: Sparse24) -> Tensor:
     """Return the weight as `torch.nn.functional.linear` multiplies by it fastest.
 
     That is a semi-structured tensor of torch where the processor has sparse matrix instructions for its type
-    and shape; else the dense matrix. The former has never been run: its developers had no such processor.
+    and shape; else the dense matrix. The former has not been run on a GPU yet. It unpacks: make it once.
     """
     dense = sparse24_unpack(packed)
     rows, columns = dense.shape
@@ -87,11 +87,6 @@ def sparse24_operand(packed: Sparse24) -> Tensor:
     ):
         return torch.sparse.to_sparse_semi_structured(dense)
     return dense
-
-
-def sparse24_linear(inputs: Tensor, packed: Sparse24, bias: Tensor | None = None) -> Tensor:
-    """Return `inputs @ weight.T + bias` of a weight [outputs, inputs]; layers keep `sparse24_operand`."""
-    return F.linear(inputs, sparse24_operand(packed), bias)
 
 
 def reference(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,18 +110,6 @@ def reference_unpack(values: Tensor, indices: Tensor) -> Tensor:
     return fours.scatter_(2, kept, values.view(rows, half // 2, 2)).view(rows, half * 2)
 
 
-def _cuda(weight: Tensor) -> tuple[Tensor, Tensor]:
-    from autoprec.kernels.jit.sparse24 import launch
-
-    return launch(weight)
-
-
-def _cuda_unpack(values: Tensor, indices: Tensor) -> Tensor:
-    from autoprec.kernels.jit.sparse24 import launch_unpack
-
-    return launch_unpack(values, indices)
-
-
 def _fake(weight: Tensor) -> tuple[Tensor, Tensor]:
     rows, columns = weight.shape
     indices = weight.new_empty((rows, (columns + 7) // 8), dtype=torch.uint8)
@@ -137,17 +120,18 @@ def _fake_unpack(values: Tensor, indices: Tensor) -> Tensor:
     return values.new_empty((values.shape[0], values.shape[1] * 2))
 
 
-torch.library.define(
-    "autoprec::sparse24_pack", "(Tensor weight) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,)
+define_operator(
+    "sparse24_pack",
+    "(Tensor weight) -> (Tensor, Tensor)",
+    reference,
+    _fake,
+    module="sparse24",
 )
-torch.library.define(
-    "autoprec::sparse24_unpack",
+define_operator(
+    "sparse24_unpack",
     "(Tensor values, Tensor indices) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference_unpack,
+    _fake_unpack,
+    module="sparse24",
+    launcher="launch_unpack",
 )
-torch.library.impl("autoprec::sparse24_pack", "CPU", reference)
-torch.library.impl("autoprec::sparse24_pack", "CUDA", _cuda)
-torch.library.register_fake("autoprec::sparse24_pack", _fake)
-torch.library.impl("autoprec::sparse24_unpack", "CPU", reference_unpack)
-torch.library.impl("autoprec::sparse24_unpack", "CUDA", _cuda_unpack)
-torch.library.register_fake("autoprec::sparse24_unpack", _fake_unpack)

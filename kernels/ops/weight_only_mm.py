@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autoprec.kernels.formats import GROUP_SIZE
-from autoprec.kernels.ops.gradients import without_gradient
+from autoprec.kernels.ops.operator import define_operator, without_gradient
 from autoprec.kernels.quantize import GroupedWeight, QuantizedWeight, unpack_nibbles
 
 INPUTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -70,22 +70,14 @@ def _check(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, b
         raise ValueError(f"everything must be on one device, got {[str(place) for place in places]}")
 
 
-def _cuda(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
-    from autoprec.kernels.jit.weight_only_mm import launch
-
-    return launch(inputs, weight, scale, zero, bias)
-
-
 def _fake(inputs: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
     return inputs.new_empty((inputs.shape[0], weight.shape[0]))
 
 
-torch.library.define(
-    "autoprec::weight_only_mm",
+define_operator(
+    "weight_only_mm",
     "(Tensor inputs, Tensor weight, Tensor scale, Tensor? zero, Tensor? bias) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    reference,
+    _fake,
 )
-torch.library.impl("autoprec::weight_only_mm", "CPU", reference)
-torch.library.impl("autoprec::weight_only_mm", "CUDA", _cuda)
-torch.library.register_fake("autoprec::weight_only_mm", _fake)
 without_gradient("weight_only_mm")
