@@ -29,7 +29,7 @@ from autoprec.fresh import FreshMeasuring, Verdict
 from autoprec.plan import EAGER
 from autoprec.profiling import MAX_ATTEMPTS, ToProfile
 from autoprec.settings import TuneSettings
-from autoprec.station import Measuring
+from autoprec.station import Measuring, StationLostError
 from autoprec.store.records import JOB_POLICY, Run
 from autoprec.store.store import Store
 
@@ -250,18 +250,22 @@ class RuntimeSearch:
         """Execute a plan and keep the run. One that took the process down before counts as failed."""
         store = self._parts.store
         place = (self._parts.job_id, self.context_key, request.plan.key)
-        attempts = store.begin_run(*place, fresh=request.fresh)
-        try:
-            if attempts >= MAX_ATTEMPTS:
-                reason = f"the process died {attempts} times while this plan ran"
-                run = failed_run(request, reason, 0.0)
-            else:
-                run = self._parts.station.run(request)
-        except BaseException:
-            store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
-            raise
-        store.finish_run(self._parts.job_id, self.context_key, run)
-        return run
+        while True:
+            attempts = store.begin_run(*place, fresh=request.fresh)
+            try:
+                if attempts >= MAX_ATTEMPTS:
+                    reason = f"the process died {attempts} times while this plan ran"
+                    run = failed_run(request, reason, 0.0)
+                else:
+                    run = self._parts.station.run(request)
+            except StationLostError as error:
+                self._parts.note(str(error))
+                continue  # the attempt stays counted
+            except BaseException:
+                store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
+                raise
+            store.finish_run(self._parts.job_id, self.context_key, run)
+            return run
 
     def _stored_trials(self) -> list[Trial]:
         """Return the trials that this job finished before it was resumed, in order."""

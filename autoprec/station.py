@@ -15,7 +15,7 @@ from typing import Protocol
 
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Goal
-from autoprec.errors import CandidateError, one_line
+from autoprec.errors import AutoPrecError, CandidateError, one_line
 from autoprec.execute import RunRequest, execute
 from autoprec.facts import Facts, facts_of
 from autoprec.plan import MODULE_RUNTIMES, Plan
@@ -60,6 +60,10 @@ class Measuring(Protocol):
     def write_artefacts(self, plan: Plan, folder: Path) -> tuple[tuple[Path, ...], str]:
         """Write the files that run a plan without this package; return them, or none and why not."""
         ...
+
+
+class StationLostError(AutoPrecError):
+    """The process of a station died while it worked."""
 
 
 class Station:
