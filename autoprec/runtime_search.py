@@ -37,6 +37,9 @@ BATCH = 4
 """Plans measured between two rounds of thinking."""
 PROFILE_SHARE = 0.5
 """Share of a budget in time after which no further kernel is profiled; each runtime has its part of it."""
+CLAIM_SECONDS = 300.0
+"""How long other jobs wait for a run that this one has begun, before they take its process to be dead."""
+CLAIM_PAUSE = 0.5
 
 
 @dataclass
@@ -133,11 +136,7 @@ class RuntimeSearch:
         # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
         judged_for = None if proposer == INITIAL else proposer
         enough = math.inf if judged_for is None else self._slices.far
-        run = None
-        if not parts.settings.fresh:
-            run = parts.store.attach_run(
-                parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
-            )
+        run = None if parts.settings.fresh else self._shared(plan.key, proposer, enough)
         seconds = 0.0
         if run is None:
             started = time.perf_counter()
@@ -151,6 +150,15 @@ class RuntimeSearch:
             trial = self._learnt(run, assignment)
             parts.heard(trial)
         return trial
+
+    def _shared(self, plan_key: str, proposer: str, enough: float) -> Run | None:
+        """Take a run over from the store, or claim it for this job; another that measures it is waited for."""
+        store, place = self._parts.store, (self._parts.job_id, self.context_key, plan_key)
+        while True:
+            run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
+            if run is not None or store.claim_run(*place, seconds=CLAIM_SECONDS):
+                return run
+            time.sleep(CLAIM_PAUSE)
 
     def scout(self, plan: Assignment) -> float:
         """Measure a plan, where that was not done yet, and return what it costs; infinity where it fails."""

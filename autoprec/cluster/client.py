@@ -11,7 +11,6 @@ import sys
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from autoprec.errors import UserError, one_line
 
@@ -86,7 +85,7 @@ class RayClient:
                 return None
             said = [line for line in self._client.get_job_logs(submission).splitlines() if line.strip()]
             errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-            return (errors or said or [info.message or "it printed nothing"])[-1]
+            return str((errors or said or [info.message or "it printed nothing"])[-1])
 
     def status(self, submission: str) -> str:
         """Return Ray's status of a job.
@@ -158,8 +157,8 @@ def _start_local_ray() -> None:
     if _listens("127.0.0.1", 8265):
         return
     ray = Path(sys.executable).parent / "ray"
-    environment: dict[str, Any] = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [ray, "start", "--head", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [str(ray), "start", "--head", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
     try:
         subprocess.run(  # noqa: S603  (nothing of it is the user's)
             command, check=True, env=environment, timeout=START_SECONDS, capture_output=True, text=True,

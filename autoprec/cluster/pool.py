@@ -107,9 +107,9 @@ class StationPool:
         for slot in self._slots:
             threading.Thread(target=self._bring_up, args=(slot,), daemon=True, name="station").start()
         with self._ready:
-            while self._facts is None and self._failure is None:
-                self._ready.wait(PAUSE)
-            if self._facts is None and self._failure is not None:
+            self._ready.wait_for(lambda: self._facts is not None or self._failure is not None)
+            if self._facts is None:
+                assert self._failure is not None
                 raise self._failure
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
+import threading
 import uuid
 from types import FrameType
 
@@ -42,12 +42,11 @@ def supervise(job_id: str) -> int:
             ) from error
         if not store.take_job(job_id, token, LEASE_SECONDS):
             raise UserError(f"job {job_id} has a driver that lives; stop it before another is started")
-    stopped = False
+    stopped = threading.Event()
     child: subprocess.Popen[bytes] | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
+        stopped.set()
         if child is not None:
             child.terminate()
 
@@ -58,7 +57,7 @@ def supervise(job_id: str) -> int:
         command = [sys.executable, "-m", "autoprec.cluster.driver", job_id, token]
         child = subprocess.Popen(command)  # noqa: S603  (nothing of it is the user's)
         code = child.wait()
-        if stopped or (code >= 0 and code != AGAIN):
+        if stopped.is_set() or (code >= 0 and code != AGAIN):
             return _end(job_id, token, code)
         now = _runs(job_id)
         starts = 1 if now > kept else starts + 1
@@ -69,8 +68,7 @@ def supervise(job_id: str) -> int:
             return 1
         pause = min(LONGEST_PAUSE, 2.0 ** (starts - 1))
         typer.echo(f"Note: the driver {how}; the next one goes on in {pause:.0f} s")
-        time.sleep(pause)
-        if stopped:
+        if stopped.wait(pause):
             return _end(job_id, token, code)
 
 
