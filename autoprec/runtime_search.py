@@ -152,7 +152,7 @@ class RuntimeSearch:
         return trial
 
     def _shared(self, plan_key: str, proposer: str, enough: float) -> Run | None:
-        """Take a run over from the store, or claim it for this job; another that measures it is waited for."""
+        """Take a run over from the store, or claim it for this job; where another measures it, wait."""
         store, place = self._parts.store, (self._parts.job_id, self.context_key, plan_key)
         while True:
             run = store.attach_run(*place, searcher=proposer, sliced_above=enough)

@@ -4,13 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from cluster_nodes import ray_cluster
 from postgres import postgres_server
 
 # Before anything imports triton: where there is no GPU, its kernels are run by the interpreter.
 if not any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd")):
     os.environ["TRITON_INTERPRET"] = "1"
 
-__all__ = ["postgres_server"]
+__all__ = ["postgres_server", "ray_cluster"]
 
 
 def pytest_addoption(parser):

@@ -64,7 +64,7 @@ class SubmittedJob:
     def status(self) -> str:
         """Return its state: `queued`, `running`, `interrupted`, `failed`, `finished`, or `dead`.
 
-        A job is dead that says it runs, and whose driver was not heard of for a minute.
+        A job is dead that says it runs, and whose driver was not heard of for half a minute.
 
         Raises:
             StoreError: The store cannot be used, or has no such job.
@@ -137,7 +137,7 @@ class SubmittedJob:
             if state != "finished":
                 why = f": {job.message}" if job.message else ""
                 raise UserError(
-                    f"job {self.id} is {state}{why}; go on with it by autoprec jobs resume {self.id}"
+                    f"job {self.id} is {state}{why}; go on with it by: autoprec jobs resume {self.id}"
                 )
             kept: dict[str, list[Plan]] = {"best": [], "lossless": [], "front": []}
             for found in store.plans(job_id=self.id, limit=None):

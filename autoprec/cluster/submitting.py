@@ -131,8 +131,7 @@ def _send(
     try:
         with tempfile.TemporaryDirectory(prefix="autoprec-submit-") as folder:
             source = None if options.folder is None else Path(options.folder)
-            url = resolve(store).render_as_string(hide_password=False)
-            stage(source, Path(folder), url)
+            stage(source, Path(folder), resolve(store))
             entrypoint = f"{options.python} -m autoprec.cluster.supervisor {job.id}"
             client.submit(entrypoint, submission, Path(folder))
         opened.update_job(job.id, submission_id=submission)
