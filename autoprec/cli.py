@@ -11,6 +11,7 @@ from autoprec.bench_cli import bench
 from autoprec.cluster_cli import jobs, submit
 from autoprec.policy_cli import policy
 from autoprec.profile_cli import profile
+from autoprec.serve_cli import serve
 
 app = typer.Typer(
     help="Find the numeric format that each layer of a PyTorch model should run in, by measuring it.",
@@ -112,6 +113,7 @@ app.add_typer(policy, name="policy")
 app.add_typer(profile, name="profile")
 app.add_typer(jobs, name="jobs")
 app.command()(submit)
+app.command()(serve)
 
 
 @plans.command("best")

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
-from autoprec.errors import StoreError
+from autoprec.errors import MissingError, StoreError
 from autoprec.store import engine as engines
 from autoprec.store.faults import explain, is_transient
 from autoprec.store.models import Base, ContextRow, JobRow, PlanRow, PolicyRow, TokenRow
@@ -90,11 +90,11 @@ class Database:
         """Return the row with this key; `for_update` keeps others from changing it until the end.
 
         Raises:
-            StoreError: There is none.
+            MissingError: There is none.
         """
         row = session.get(table, key, with_for_update=for_update)
         if row is None:
-            raise StoreError(f"store {self.location!r} has no {_KINDS[table]} {key!r}")
+            raise MissingError(f"store {self.location!r} has no {_KINDS[table]} {key!r}")
         return row
 
     def _transact(self, engine: Engine, body: Callable[[Session], T]) -> T:
