@@ -79,8 +79,12 @@ class Database:
 
     def insert(self, table: type[Base], values: dict[str, Any]) -> Any:
         """Return an INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+        return self.insert_rows(table, [values])
+
+    def insert_rows(self, table: type[Base], rows: list[dict[str, Any]]) -> Any:
+        """Return the same for several rows."""
         dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        return dialect.insert(table).values(values)
+        return dialect.insert(table).values(rows)
 
     def insert_new(self, session: Session, table: type[Base], values: dict[str, Any], *key: str) -> None:
         """Insert a row unless one with its key is there: from a first try, or from another process."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from autoprec.errors import SettingError, UserError
 from autoprec.plan import Plan
 from autoprec.store.records import Job
 from autoprec.store.store import Store
+from autoprec.terminal import this_user
 
 ENDED = ("interrupted", "failed", "finished")
 DEAD = "dead"
@@ -146,11 +145,6 @@ class SubmittedJob:
         return JobOutcome(
             job, best[0] if best else None, lossless[0] if lossless else None, tuple(kept["front"])
         )
-
-
-def this_user() -> str:
-    """Return who runs this process, for the audit trail."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def state_of(store: Store, job: Job) -> str:

@@ -11,13 +11,14 @@ from typing import Any
 
 from autoprec.cluster.client import RayClient
 from autoprec.cluster.files import stage
-from autoprec.cluster.handle import SubmittedJob, this_user
+from autoprec.cluster.handle import SubmittedJob
 from autoprec.cluster.options import ClusterOptions
 from autoprec.errors import SettingError, UserError
 from autoprec.settings import TuneSettings
 from autoprec.store.engine import resolve
 from autoprec.store.records import Job
 from autoprec.store.store import Store
+from autoprec.terminal import this_user
 
 BEGIN_SECONDS = 120.0
 """How long to wait for a job to begin, before it is left to begin later."""
