@@ -156,7 +156,13 @@ class RuntimeSearch:
         store, place = self._parts.store, (self._parts.job_id, self.context_key, plan_key)
         while True:
             run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
-            if run is not None or store.claim_run(*place, seconds=CLAIM_SECONDS):
+            if run is not None:
+                return run
+            if store.claim_run(*place, seconds=CLAIM_SECONDS):
+                # Another may have finished it between the two.
+                run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
+                if run is not None:
+                    store.abandon_run(*place, fresh=False)
                 return run
             time.sleep(CLAIM_PAUSE)
 

@@ -44,8 +44,9 @@ FORMAT = "autoprec.store/1"
 TABLES: tuple[type[Base], ...] = (
     ContextRow, JobRow, ProfileRow, RunRow, JobRunRow, PlanRow, PolicyRow, DeviceProfileRow, AuditRow,
 )  # fmt: skip
-_NOT_KEPT = frozenset({"id", "run_id", "lease_token", "lease_until"})
-_BATCH = 1000
+_NOT_KEPT = frozenset({"run_id", "lease_token", "lease_until"})
+_BATCH = 500
+"""Rows inserted at once: SQLite takes at most 32 766 values in a statement."""
 
 
 class TransferStore:
@@ -144,7 +145,7 @@ class TransferStore:
 
 def _rows(session: Session, table: type[Base]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as JSON holds them, in the order in which they were made."""
-    columns = [column for column in table.__table__.columns if column.name not in _NOT_KEPT]
+    columns = _columns(table)
     keys: Any = table.__table__.primary_key
     query: Any = select(*columns).order_by(*keys)
     if table is JobRunRow:
@@ -154,6 +155,16 @@ def _rows(session: Session, table: type[Base]) -> Iterator[dict[str, Any]]:
         query = query.add_columns(PlanRow.digest.label("plan")).join(PlanRow, named, isouter=True)
     for row in session.execute(query.execution_options(yield_per=_BATCH)).mappings():
         yield {name: _to_json(value) for name, value in row.items()}
+
+
+def _columns(table: type[Base]) -> list[Any]:
+    """Return the columns that travel: all but numbers that a database gives, and what is in flight."""
+    return [
+        column
+        for column in table.__table__.columns
+        if column.name not in _NOT_KEPT
+        and not (column.name == "id" and isinstance(column.type, type(BigInt)))
+    ]
 
 
 def _read(path: Path) -> Iterator[tuple[type[Base], dict[str, Any]]]:
@@ -208,7 +219,7 @@ def _from_json(table: type[Base], row: Any) -> dict[str, Any]:
     Raises:
         ValueError: A column is missing, unknown, or of another kind.
     """
-    columns = {column.name: column for column in table.__table__.columns if column.name not in _NOT_KEPT}
+    columns = {column.name: column for column in _columns(table)}
     more = {"job_runs": {"run"}, "audit": {"plan"}}.get(table.__tablename__, set())
     if not isinstance(row, dict) or row.keys() != columns.keys() | more:
         raise ValueError(f"a row of {table.__tablename__} has other columns than it should")
