@@ -262,7 +262,7 @@ def _numbered(
     """Return rows that refer to others by digest, referring to them by this database's numbers."""
     digests = {row[name] for row in rows}
     query = select(table.digest, table.id).where(table.digest.in_(digests))
-    numbers: dict[str, int] = dict(session.execute(query).tuples().all())
+    numbers = {row.digest: row.id for row in session.execute(query)}
     if missing := digests - numbers.keys():
         raise StoreError(f"the file refers to {len(missing)} rows that it does not hold; export it again")
     kept = [{key: value for key, value in row.items() if key != name} for row in rows]
@@ -273,7 +273,7 @@ def _of_plans_here(session: Session, rows: list[dict[str, Any]]) -> list[dict[st
     """Return rows of the audit trail, those of plans with the numbers that the plans have here."""
     digests = {row["plan"] for row in rows if row["plan"] is not None}
     query = select(PlanRow.digest, PlanRow.id).where(PlanRow.digest.in_(digests))
-    numbers = dict(session.execute(query).tuples().all())
+    numbers = {row.digest: row.id for row in session.execute(query)}
     moved = []
     for row in rows:
         kept = {key: value for key, value in row.items() if key != "plan"}
