@@ -7,7 +7,6 @@ queries use, and lets many processes write at once. Figures go to `benchmarks/re
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from autoprec.store.engine import make_engine, resolve
 from autoprec.store.models import PlanRow
 from autoprec.store.plans import shapes_key
 from autoprec.store.store import Store
+from benchmarks.common import save
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from postgres import PostgresServer, find_binaries
@@ -33,7 +33,6 @@ from store_samples import make_context, make_job, make_plan, make_run
 
 CONTEXTS, JOBS = 200, 1000
 REPEATS = 200
-RESULTS = Path(__file__).parent / "results" / "store.json"
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
             "postgresql": measure(server.create_database(), given.runs, given.plans, 32),
             "sqlite": measure(f"{folder}/store.db", given.sqlite_runs, given.plans, 8),
         }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    save("store", found)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ STARTS = 3
 
 
 @dataclass
-class _Slot:
+class Slot:
     """A place on a device for one station.
 
     Attributes:
@@ -69,6 +69,7 @@ class StationPool:
         run_seconds: Longest that one run may take before it is stopped and counts as failed.
         note: Hears what the user should know.
         phase: Hears what is waited for.
+        launch: Starts the process of a station; by default an actor on the slot's node.
 
     Raises:
         SettingError: No node can ever hold such a station.
@@ -86,13 +87,15 @@ class StationPool:
         run_seconds: float,
         note: Callable[[str], None],
         phase: Callable[[str], None],
+        launch: Callable[[StationOrder, Slot], Any] | None = None,
     ) -> None:
         self._order = order
+        self._launch = launch or self._launch_there
         self._gpu = gpu
         self._device = device
         self._run_seconds = run_seconds
         self._note = note
-        self._idle: queue.Queue[_Slot] = queue.Queue()
+        self._idle: queue.Queue[Slot] = queue.Queue()
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
         self._facts: Facts | None = None
@@ -123,6 +126,11 @@ class StationPool:
         """How many plans are measured at once, when every device is free."""
         with self._lock:
             return max(1, len(self._slots))
+
+    @property
+    def idle(self) -> int:
+        """How many stations wait for work now."""
+        return self._idle.qsize()
 
     def profile(self, wanted: ToProfile) -> tuple[Context, Profiled, list[str]]:
         """See `Measuring`. A station that dies meanwhile is replaced, and the profile made again."""
@@ -178,7 +186,7 @@ class StationPool:
             ray.kill(actor)
 
     @contextmanager
-    def _station(self) -> Iterator[_Slot]:
+    def _station(self) -> Iterator[Slot]:
         """Hold an idle station while the body runs; one that was lost in it is replaced."""
         slot = self._idle.get()
         try:
@@ -189,7 +197,7 @@ class StationPool:
             elif not self._closed:
                 threading.Thread(target=self._bring_up, args=(slot,), daemon=True, name="station").start()
 
-    def _call(self, slot: _Slot, method: str, seconds: float, *arguments: object) -> Any:
+    def _call(self, slot: Slot, method: str, seconds: float, *arguments: object) -> Any:
         """Call a station. One that hangs or dies is gone after, and its slot without one.
 
         Raises:
@@ -208,7 +216,7 @@ class StationPool:
             slot.actor = None
             raise StationLostError(f"the station on {slot.place} died ({one_line(error)})") from error
 
-    def _bring_up(self, slot: _Slot) -> None:
+    def _bring_up(self, slot: Slot) -> None:
         """Start a station in a slot and let it join, or give the slot up; the first failure of all counts."""
         try:
             for attempt in itertools.count(1):
@@ -217,7 +225,8 @@ class StationPool:
                 if not _is_alive(slot.node):
                     self._give_up(slot, f"{slot.place} is gone")
                     return
-                slot.actor = self._start(slot)
+                order = StationOrder(**{**vars(self._order), "threads": slot.threads})
+                slot.actor = self._launch(order, slot)
                 try:
                     self._join(slot, self._call(slot, "start", PROFILE_SECONDS))
                     return
@@ -232,8 +241,7 @@ class StationPool:
             if not self._closed:
                 self._give_up(slot, str(error), error)
 
-    def _start(self, slot: _Slot) -> Any:
-        order = StationOrder(**{**vars(self._order), "threads": slot.threads})
+    def _launch_there(self, order: StationOrder, slot: Slot) -> Any:
         options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 0} if self._gpu else {"num_cpus": slot.threads}
         placed = NodeAffinitySchedulingStrategy(slot.node, soft=False)
         return (
@@ -242,7 +250,7 @@ class StationPool:
             .remote(order)
         )
 
-    def _join(self, slot: _Slot, facts: Facts) -> None:
+    def _join(self, slot: Slot, facts: Facts) -> None:
         device = facts.context.device
         with self._ready:
             if self._device is not None and self._device.lower() not in device.name.lower():
@@ -259,7 +267,7 @@ class StationPool:
             slot.actor = None
             self._give_up(slot, f"{slot.place} is left to other jobs: {misfit}")
 
-    def _give_up(self, slot: _Slot, reason: str, error: BaseException | None = None) -> None:
+    def _give_up(self, slot: Slot, reason: str, error: BaseException | None = None) -> None:
         """Do without a slot. With the last one goes the job, where none was ever ready."""
         with self._ready:
             self._slots = [other for other in self._slots if other is not slot]
@@ -279,9 +287,9 @@ class StationPool:
                 return
 
 
-def _slots(gpu: bool, threads: int | None) -> list[_Slot]:
+def _slots(gpu: bool, threads: int | None) -> list[Slot]:
     """Return the places for stations that the nodes of the cluster have, one of each node first."""
-    by_node: list[list[_Slot]] = []
+    by_node: list[list[Slot]] = []
     for node in ray.nodes():
         if not node["Alive"]:
             continue
@@ -293,7 +301,7 @@ def _slots(gpu: bool, threads: int | None) -> list[_Slot]:
             cores = int(has.get("CPU", 0))
             each = threads or cores
             count = cores // each if each else 0
-        by_node.append([_Slot(node["NodeID"], name, each) for _ in range(count)])
+        by_node.append([Slot(node["NodeID"], name, each) for _ in range(count)])
     deepest = max((len(slots) for slots in by_node), default=0)
     return [slots[rank] for rank in range(deepest) for slots in by_node if rank < len(slots)]
 
