@@ -34,9 +34,7 @@ import time
 import torch
 from torch import nn
 
-class Waiting:
-    '''Runs for 5 ms and is judged for a second; neither needs a core.'''
-
+class Plain:
     def build_model(self):
         torch.manual_seed(0)
         return nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
@@ -44,13 +42,24 @@ class Waiting:
     def example_inputs(self):
         return torch.ones(1, 64)
 
+    def quality(self, model):
+        return 1.0
+
+class Waiting(Plain):
+    '''Runs for 5 ms and is judged for a second; neither needs a core.'''
+
+    seconds = 1.0
+
     def run(self, model, inputs):
         time.sleep(0.005)
         return model(inputs)
 
     def quality(self, model):
-        time.sleep(1.0)
+        time.sleep(self.seconds)
         return 1.0
+
+class Longer(Waiting):
+    seconds = 3.0
 """
 OPTIONS: dict[str, Any] = {
     "objective": "memory", "formats": "fp32,bf16,fp16_weight", "max_quality_drop": 0.1, "searcher": "random",
@@ -60,11 +69,11 @@ DEVICES, LATENCY, SIMULATED_RUNS = 256, 10.0, 2048
 
 
 @contextlib.contextmanager
-def workload() -> Iterator[tuple[Path, str]]:
-    """Give a directory, and the workload in it."""
+def workload(name: str) -> Iterator[tuple[Path, str]]:
+    """Give a directory, and the workload of this name in it."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "waiting.py").write_text(WAITING)
-        yield Path(folder), f"{folder}/waiting.py:Waiting"
+        yield Path(folder), f"{folder}/waiting.py:{name}"
 
 
 @contextlib.contextmanager
@@ -86,18 +95,22 @@ def cluster(nodes: int) -> Iterator[RayCluster]:
 
 
 def efficiency() -> dict[str, Any]:
-    """Return how much faster a search is with two nodes, as a share of twice."""
+    """Return how much faster a search is with two nodes, as a share of twice; at two lengths of waiting."""
+    return {name.lower(): _efficiency(name) for name in ("Waiting", "Longer")}
+
+
+def _efficiency(kind: str) -> dict[str, Any]:
     seconds = {}
     for nodes in (1, 2):
-        with cluster(nodes) as ray, workload() as (folder, name):
+        with cluster(nodes) as ray, workload(kind) as (folder, name):
             job = autoprec.submit(
                 name, address=ray.address, store=f"{folder}/store.db", budget=RUNS, threads=1, **OPTIONS
             )
             assert job.wait(600) == "finished", "".join(job.logs())
             with Store.open(f"{folder}/store.db") as store:
                 runs = [run for run in store.job_runs(job.id) if not run.fresh]
-                # Stations come up one after the other: counted from when the second has measured, too.
-                measured = sorted(run.measured_at.timestamp() for run in runs)[4:]
+            # Stations come up one after the other: counted from when each has measured.
+            measured = sorted(run.measured_at.timestamp() for run in runs)[4:]
             seconds[nodes] = (measured[-1] - measured[0]) / (len(measured) - 1)
     return {
         "runs": RUNS,
@@ -110,7 +123,7 @@ def efficiency() -> dict[str, Any]:
 def start() -> dict[str, Any]:
     """Return the seconds from the submission of a job to its first measured run, three times."""
     found = []
-    with cluster(1) as ray, workload() as (folder, name):
+    with cluster(1) as ray, workload("Plain") as (folder, name):
         for number in range(3):
             url = f"{folder}/store{number}.db"
             begun = time.perf_counter()
@@ -128,13 +141,16 @@ def simulation() -> dict[str, Any]:
 
     from autoprec.agents.random_search import RandomSearcher
     from autoprec.cluster import pool as pools
-    from autoprec.cluster.remote_station import StationOrder
+    from autoprec.cluster.options import StationOrder
     from autoprec.job_state import new_job
     from autoprec.runtime_search import JobParts, RuntimeSearch
     from autoprec.settings import TuneSettings
     from benchmarks.simulated_station import SimulatedStation
 
-    with workload() as (folder, name), tempfile.TemporaryDirectory(prefix="ap-", dir="/tmp") as place:
+    with (
+        workload("Waiting") as (folder, name),
+        tempfile.TemporaryDirectory(prefix="ap-", dir="/tmp") as place,
+    ):
         ray.init(
             address="local", num_cpus=DEVICES, include_dashboard=False, object_store_memory=100 * 2**20,
             logging_level="ERROR", log_to_driver=False, _temp_dir=place,

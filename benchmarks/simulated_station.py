@@ -6,7 +6,8 @@ import os
 import threading
 import time
 
-from autoprec.cluster.remote_station import RemoteStation, StationOrder
+from autoprec.cluster.options import StationOrder
+from autoprec.cluster.remote_station import RemoteStation
 from autoprec.execute import RunRequest
 from autoprec.facts import Facts
 from autoprec.store.records import Run

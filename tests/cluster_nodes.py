@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autoprec.agents.ray_process import process_token
+
 RAY = Path(sys.executable).parent / "ray"
 
 
@@ -41,7 +43,7 @@ class RayCluster:
         self.environment = {
             **os.environ,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_AUTH_TOKEN": process_token(),  # a process knows one token, whatever it is told later
             "RAY_USAGE_STATS_ENABLED": "0",
             "AUTOPREC_TEST_CLUSTER": self._mark,
             "RAY_health_check_period_ms": "1000",

@@ -16,7 +16,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autoprec.cluster.remote_station import RemoteStation, StationOrder
+from autoprec.cluster.options import StationOrder
+from autoprec.cluster.remote_station import RemoteStation
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Goal
 from autoprec.errors import SettingError, one_line
