@@ -24,7 +24,7 @@ class TrialError(AutoPrecError):
 
 
 @functools.cache
-def process_token() -> str:
+def _token() -> str:
     """Return what Ray's parts know each other by: one a process, which a second Ray in it still goes by."""
     return secrets.token_hex(32)
 
@@ -45,7 +45,7 @@ def local_ray(folder: Path, cpus: int, trials: int) -> Iterator[None]:
         "RAY_AIR_NEW_OUTPUT": "0",  # the other one prints although `verbose` is 0
     }
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        variables["RAY_AUTH_TOKEN"] = process_token()  # else Ray writes one into the home directory
+        variables["RAY_AUTH_TOKEN"] = _token()  # else Ray writes one into the home directory
     with contextlib.ExitStack() as stack:
         for name, value in variables.items():
             stack.callback(_set_variable, name, os.environ.get(name))

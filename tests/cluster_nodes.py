@@ -17,8 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autoprec.agents.ray_process import process_token
-
 RAY = Path(sys.executable).parent / "ray"
 
 
@@ -29,7 +27,7 @@ def free_port() -> int:
 
 
 class RayCluster:
-    """A cluster that only this test run has the token of.
+    """A cluster that only this process, and what it starts, has the token of.
 
     Attributes:
         address: Its dashboard.
@@ -40,10 +38,11 @@ class RayCluster:
         # Ray's sockets cannot have a long path.
         self.folder = Path(tempfile.mkdtemp(prefix="ap-", dir="/tmp"))
         self._mark = secrets.token_hex(8)
+        # Once in a process: Ray reads them when it is first used, and goes by them ever after.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         self.environment = {
             **os.environ,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": process_token(),  # a process knows one token, whatever it is told later
             "RAY_USAGE_STATS_ENABLED": "0",
             "AUTOPREC_TEST_CLUSTER": self._mark,
             "RAY_health_check_period_ms": "1000",

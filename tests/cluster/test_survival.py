@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_nodes import RayCluster, kill, wait_for
+from cluster_nodes import kill, wait_for
 
 import autoprec
 from autoprec.cluster.handle import SubmittedJob
@@ -14,12 +14,16 @@ from autoprec.cluster.submitting import resume
 from autoprec.errors import UserError
 from autoprec.store.store import Store
 
-WORKLOAD = """
+WORKLOAD = '''
+import os
+import signal
 import time
 import torch
 from torch import nn
 
 class Slow:
+    seconds = 0.3
+
     def build_model(self):
         torch.manual_seed(0)
         return nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
@@ -28,19 +32,29 @@ class Slow:
         return torch.ones(1, 64)
 
     def quality(self, model):
-        time.sleep(0.3)
+        time.sleep(self.seconds)
         return 1.0
-"""
+
+class Deadly(Slow):
+    """A last layer of half the width kills the process, a first one lets it hang."""
+
+    seconds = 0.0
+
+    def quality(self, model):
+        formats = [getattr(layer, "format_name", "fp32") for layer in model]
+        if formats[-1] != "fp32":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if formats[0] != "fp32":
+            time.sleep(1000)
+        return 1.0
+'''
 OPTIONS = {
     "objective": "memory", "formats": "fp32,bf16,fp16_weight", "max_quality_drop": 0.1, "searcher": "random",
 }  # fmt: skip
 
 
 @pytest.fixture
-def workload(tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in ray_cluster.environment.items():
-        if name.startswith("RAY_"):
-            monkeypatch.setenv(name, value)
+def workload(tmp_path: Path) -> str:
     (tmp_path / "slow.py").write_text(WORKLOAD)
     return f"{tmp_path / 'slow.py'}:Slow"
 
@@ -155,3 +169,16 @@ def test_two_jobs_at_once_measure_no_plan_twice(workload, store_url, ray_cluster
     assert len(runs) == 20
     own = [run.plan_key for run in runs if not run.cached]
     assert len(own) == len(set(own)) == 10
+
+
+def test_candidates_that_crash_or_hang_take_nothing_else_down(workload, store_url, ray_cluster):
+    job = autoprec.submit(
+        workload.replace("Slow", "Deadly"), address=ray_cluster.address, store=store_url, budget=6,
+        run_seconds=8, **(OPTIONS | {"formats": "fp32,bf16"}),
+    )  # fmt: skip
+    assert job.wait(300) == "finished"
+    with Store.open(store_url) as store:
+        reasons = {run.reason or "" for run in store.job_runs(job.id) if run.status == "failed"}
+    assert "it did not end within 8 s and was stopped" in reasons
+    assert any("the process died 2 times while this plan ran" in reason for reason in reasons)
+    assert job.result().lossless is not None
