@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import socket
@@ -116,7 +117,8 @@ def run_serve(
             soft_wrap=True,
         )
         config = uvicorn.Config(app, log_level="warning", server_header=False, access_log=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
+            uvicorn.Server(config).run(sockets=[listening])
     return 0
 
 
