@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from autoprec.cluster.options import StationOrder
 from autoprec.cluster.remote_station import RemoteStation
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Goal
-from autoprec.errors import SettingError, one_line
+from autoprec.errors import AutoPrecError, SettingError
 from autoprec.execute import RunRequest, failed_run
 from autoprec.facts import Facts
 from autoprec.fresh import plan_cost
@@ -35,6 +35,10 @@ PAUSE = 1.0
 """Seconds between two looks for a device."""
 STARTS = 3
 """A station whose process died this often before it was ready is not tried again."""
+
+
+class StationsClosedError(AutoPrecError):
+    """The job ends, and its stations with it."""
 
 
 @dataclass
@@ -102,7 +106,6 @@ class StationPool:
         self._facts: Facts | None = None
         self._failure: BaseException | None = None
         self._closed = False
-        self._others: set[str] = set()
         self._slots = _slots(gpu, threads)[:most]
         if not self._slots:
             wanted = "a GPU" if gpu else f"{threads or 1} free CPUs"
@@ -186,10 +189,19 @@ class StationPool:
         for actor in actors:
             ray.kill(actor)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _station(self) -> Iterator[Slot]:
-        """Hold an idle station while the body runs; one that was lost in it is replaced."""
-        slot = self._idle.get()
+        """Hold an idle station while the body runs; one that was lost in it is replaced.
+
+        Raises:
+            StationsClosedError: The job ends.
+        """
+        slot = None
+        while slot is None:
+            if self._closed:
+                raise StationsClosedError("the job ends")
+            with contextlib.suppress(queue.Empty):
+                slot = self._idle.get(timeout=PAUSE)
         try:
             yield slot
         finally:
@@ -198,7 +210,7 @@ class StationPool:
             elif not self._closed:
                 threading.Thread(target=self._bring_up, args=(slot,), daemon=True, name="station").start()
 
-    def _call(self, slot: Slot, method: str, seconds: float, *arguments: object) -> Any:
+    def _call(self, slot: Slot, method: str, seconds: float | None, *arguments: object) -> Any:
         """Call a station. One that hangs or dies is gone after, and its slot without one.
 
         Raises:
@@ -215,7 +227,9 @@ class StationPool:
             raise
         except RayActorError as error:
             slot.actor = None
-            raise StationLostError(f"the station on {slot.place} died ({one_line(error)})") from error
+            if self._closed:
+                raise StationsClosedError("the job ends") from error
+            raise StationLostError(f"the station on {slot.place} died") from error
 
     def _bring_up(self, slot: Slot) -> None:
         """Start a station in a slot and let it join, or give the slot up; the first failure of all counts."""
@@ -229,6 +243,7 @@ class StationPool:
                 order = StationOrder(**{**vars(self._order), "threads": slot.threads})
                 slot.actor = self._launch(order, slot)
                 try:
+                    self._call(slot, "pid", None)  # however long another job has the device
                     self._join(slot, self._call(slot, "start", PROFILE_SECONDS))
                     return
                 except StationLostError:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from autoprec.cluster.client import ClusterError
 from autoprec.errors import MissingError, StoreError, UserError, one_line
 
 MEDIA_TYPE = "application/problem+json"
@@ -65,7 +66,8 @@ def handle_problems(app: FastAPI) -> None:
         return problem(404, str(error))
 
     @app.exception_handler(StoreError)
-    async def _store(request: Request, error: StoreError) -> JSONResponse:
+    @app.exception_handler(ClusterError)
+    async def _elsewhere(request: Request, error: UserError) -> JSONResponse:
         return problem(503, str(error))
 
     @app.exception_handler(UserError)
