@@ -124,6 +124,7 @@ def drive(job: Job, store: Store, token: str) -> None:
             note=progress.note,
             phase=tuning.phase,
         )
+        tuning.discount(pool.waited)
         try:
             yield pool
         finally:
