@@ -81,7 +81,7 @@ def test_a_damaged_file_is_refused_and_nothing_of_it_is_kept(tmp_path):
     file, broken = tmp_path / "store.jsonl.gz", tmp_path / "broken.gz"
     with Store.open(str(tmp_path / "a.db")) as source:
         fill(source)
-        source.export_to(file)
+        counts = source.export_to(file)
     lines = gzip.decompress(file.read_bytes()).decode().splitlines()
 
     def write(changed: list[str]) -> None:
@@ -93,14 +93,26 @@ def test_a_damaged_file_is_refused_and_nothing_of_it_is_kept(tmp_path):
         told["row"] |= changes
         return [*lines[:number], json.dumps(told), *lines[number + 1 :]]
 
-    run = next(n for n, line in enumerate(lines) if '"table":"runs"' in line)
-    link = next(n for n, line in enumerate(lines) if '"table":"job_runs"' in line)
-    policy = next(n for n, line in enumerate(lines) if '"table":"policies"' in line)
+    first = {name: [f'"table":"{name}"' in line for line in lines].index(True) for name in counts}
+    run, link, policy = first["runs"], first["job_runs"], first["policies"]
+    job, plan, device = first["jobs"], first["plans"], first["device_profiles"]
+    event = next(n for n, line in enumerate(lines) if '"plan":"' in line and '"table":"audit"' in line)
     with Store.open(str(tmp_path / "b.db")) as target:
         for changed, words in (
             (row(run, speedup="fast"), rf"damaged near line {run + 1} .*speedup is 'fast'"),
             (row(run, extra=1), "other columns than it should"),
             (row(run, measured_at="yesterday"), f"near line {run + 1}"),
+            (row(job, state="done"), rf"near line {job + 1} .*state: Input should be"),
+            (row(job, context_key="none"), "refers to 1 rows that it does not hold"),
+            (row(plan, plan="{}"), rf"near line {plan + 1} .*plan"),
+            (row(plan, job_id="none"), "refers to 1 rows that it does not hold"),
+            (row(device, profile="{}"), rf"near line {device + 1} .*schema"),
+            (row(run, formats="fp32"), rf"near line {run + 1} .*formats: Input should be"),
+            (row(run, pairs=2**70), "pairs has more than 64 bits"),
+            (row(run, speedup=10**400), rf"near line {run + 1}"),
+            (row(link, run=[1]), r"run is \[1\]"),
+            (row(event, plan=[1]), r"plan is \[1\]"),
+            (row(event, plan="none"), "refers to 1 rows that it does not hold"),
             (row(link, run="none"), "refers to 1 rows that it does not hold"),
             (row(policy, weights="AAAA"), "not a safetensors file"),
             ([*lines[:-1], lines[-1][:-9]], f"near line {len(lines)}"),
@@ -110,8 +122,9 @@ def test_a_damaged_file_is_refused_and_nothing_of_it_is_kept(tmp_path):
             (["{}"], "no export of a store"),
         ):
             write(changed)
-            with pytest.raises(StoreError, match=words):
+            with pytest.raises(StoreError, match=words) as caught:
                 target.import_from(broken)
+            assert "\n" not in str(caught.value)
         broken.write_bytes(file.read_bytes()[:-40])
         with pytest.raises(StoreError, match="damaged"):
             target.import_from(broken)
@@ -122,6 +135,31 @@ def test_a_damaged_file_is_refused_and_nothing_of_it_is_kept(tmp_path):
             target.import_from(tmp_path / "absent")
         assert set(target.check().values()) == {0}
         target.import_from(file)
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_what_is_in_a_store_stands_against_what_comes_in(urls, tmp_path, backend):
+    file = tmp_path / "store.jsonl.gz"
+    with Store.open(str(tmp_path / "source.db")) as source, Store.open(urls[backend]) as target:
+        fill(source)
+        source.export_to(file)
+        key = target.save_context(make_context())
+        target.create_job(make_job("theirs", idempotency_key="j1"))
+        here = target.save_plan("theirs", key, "best", make_plan(speedup=9.0))
+        target.set_plan_state(here, "deployed", who="bob")
+        for _ in range(2):
+            target.import_from(file)
+            (deployed,) = target.plans(state="deployed")
+            (came,) = target.plans(role="best", state="verified")
+            assert (deployed.id, came.job_id) == (here, "j1")
+            trail = [(event.who, event.before, event.after) for event in target.plan_events(came.id)]
+            assert trail[1:] == [("ada", "candidate", "deployed"), ("import", "deployed", "verified")]
+            assert [target.job(name).idempotency_key for name in ("theirs", "j1", "j2")] == ["j1", None, "j2"]
+    with Store.open(str(tmp_path / "other.db")) as target:
+        target.create_job(make_job("j1", workload="another"))
+        with pytest.raises(StoreError, match="job 'j1' of the file is another one"):
+            target.import_from(file)
+        assert target.check()["runs"] == 0
 
 
 def test_an_export_that_cannot_be_written_leaves_nothing(tmp_path):
