@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
@@ -54,6 +54,7 @@ class Database:
         self.location = engines.location(resolved)
         self._engine = engines.make_engine(resolved)
         self._writer = self._engine.execution_options(**engines.WRITES)
+        self._dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         self._closed = False
         # A server that is not there is said at once; a file that another process is creating is waited for.
         pauses = RETRY_SECONDS if self._engine.dialect.name == "sqlite" else ()
@@ -79,16 +80,17 @@ class Database:
 
     def insert(self, table: type[Base], values: dict[str, Any]) -> Any:
         """Return an INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update`."""
-        return self.insert_rows(table, [values])
-
-    def insert_rows(self, table: type[Base], rows: list[dict[str, Any]]) -> Any:
-        """Return the same for several rows."""
-        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        return dialect.insert(table).values(rows)
+        return self._dialect.insert(table).values(values)
 
     def insert_new(self, session: Session, table: type[Base], values: dict[str, Any], *key: str) -> None:
         """Insert a row unless one with its key is there: from a first try, or from another process."""
         session.execute(self.insert(table, values).on_conflict_do_nothing(index_elements=list(key)))
+
+    def insert_all_new(self, session: Session, table: type[Base], rows: list[dict[str, Any]]) -> None:
+        """Insert rows of the same columns, but those that clash with what is there. Many are quick."""
+        if rows:
+            statement = self._dialect.insert(cast("Table", table.__table__)).on_conflict_do_nothing()
+            session.execute(statement, rows)
 
     def get(self, session: Session, table: type[RowT], key: str | int, *, for_update: bool = False) -> RowT:
         """Return the row with this key; `for_update` keeps others from changing it until the end.

@@ -5,30 +5,24 @@ The migrations create these tables, never `create_all`; `tests/store/test_schema
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
-    DateTime,
     Double,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
-    Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
 
 from autoprec.device_profile import DeviceProfile
-from autoprec.errors import StoreError
 from autoprec.plan import Device
+from autoprec.store.columns import BigInt, Name, Prose, UTCDateTime
 from autoprec.store.records import (
     AuditEvent,
     Context,
@@ -39,60 +33,6 @@ from autoprec.store.records import (
     StoredPolicy,
     Token,
 )
-
-BigInt = BigInteger().with_variant(Integer(), "sqlite")
-"""64 bits everywhere; SQLite counts up by itself only in a column declared INTEGER."""
-
-
-class Name(TypeDecorator[str]):
-    """Text that is looked up: kept exactly, so what a database cannot keep is refused."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Refuse NUL, which PostgreSQL cannot keep, and lone surrogates, which UTF-8 cannot."""
-        if value is not None and value != _storable(value):
-            raise StoreError(
-                f"{value!r} cannot be kept in a store: it holds a NUL character or half of a surrogate pair; "
-                "use another name"
-            )
-        return value
-
-
-class Prose(TypeDecorator[str]):
-    """Text for people (a reason, a message). A run is never lost because its reason is odd."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace NUL by U+2400 and lone surrogates by a question mark."""
-        return value if value is None else _storable(value)
-
-
-class UTCDateTime(TypeDecorator[datetime]):
-    """An instant. SQLite keeps no zone, so it gets UTC; a time without a zone is taken as UTC."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Turn into UTC."""
-        if value is None:
-            return None
-        value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return with the zone UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def _storable(value: str) -> str:
-    return value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\u2400")
 
 
 class Base(DeclarativeBase):

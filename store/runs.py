@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Delete, delete, func, or_, select
+from sqlalchemy import ColumnElement, Delete, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
@@ -44,8 +44,7 @@ class RunStore:
         }
 
         def body(session: Session) -> int:
-            self._db.get(session, JobRow, job_id)
-            self._db.get(session, ContextRow, context_key)
+            self._check_place(session, job_id, context_key)
             self._db.insert_new(session, AttemptRow, values, "token")
             begun = session.scalar(
                 select(func.count()).where(*_attempts(job_id, context_key, plan_key, fresh))
@@ -67,10 +66,11 @@ class RunStore:
         values |= {"digest": digest, "context_key": context_key, "formats": list(run.formats)}
 
         def body(session: Session) -> int:
-            self._db.get(session, JobRow, job_id)
-            self._db.get(session, ContextRow, context_key)
-            self._db.insert_new(session, RunRow, values, "digest")
-            run_id = session.scalars(select(RunRow.id).where(RunRow.digest == digest)).one()
+            self._check_place(session, job_id, context_key)
+            made = self._db.insert(RunRow, values).on_conflict_do_nothing(index_elements=["digest"])
+            run_id: int | None = session.scalar(made.returning(RunRow.id))
+            if run_id is None:  # it was there
+                run_id = session.scalars(select(RunRow.id).where(RunRow.digest == digest)).one()
             self._link(session, job_id, run_id, run.searcher, cached=False)
             session.execute(
                 delete(AttemptRow).where(*_attempts(job_id, context_key, run.plan_key, run.fresh))
@@ -230,6 +230,17 @@ class RunStore:
         if older_than is None and version is None:
             raise StoreError("prune() needs older_than or version; without either it would remove every run")
         return self._db.write(lambda session: prune_runs(session, older_than, version))
+
+    def _check_place(self, session: Session, job_id: str, context_key: str) -> None:
+        """Check that there are such a job and context, by one question: recording a run has to be quick.
+
+        Raises:
+            MissingError: There are not.
+        """
+        there = select(exists().where(JobRow.id == job_id), exists().where(ContextRow.key == context_key))
+        if session.execute(there).one() != (True, True):
+            self._db.get(session, JobRow, job_id)
+            self._db.get(session, ContextRow, context_key)
 
     def _link(self, session: Session, job_id: str, run_id: int, searcher: str, *, cached: bool) -> None:
         values = {"job_id": job_id, "run_id": run_id, "searcher": searcher, "cached": cached}

@@ -23,7 +23,7 @@ from autoprec.store.schema import head_revision
 from autoprec.store.transfer_rows import FORMAT, TABLES, columns_of, read_rows, to_json, write_line
 
 _BATCH = 500
-"""Rows inserted at once: SQLite takes at most 32 766 values in a statement."""
+"""Rows that are held in memory at once."""
 
 
 class TransferStore:
@@ -138,8 +138,7 @@ class TransferStore:
         for name, key in (("context_key", ContextRow.key), ("job_id", JobRow.id)):
             named = {row[name] for row in rows if row.get(name) is not None}
             _refuse_missing(named, set(session.scalars(select(key).where(key.in_(named)))))
-        if rows:
-            session.execute(self._db.insert_rows(table, rows).on_conflict_do_nothing())
+        self._db.insert_all_new(session, table, rows)
 
     def _note(self, session: Session, replaced: list[str]) -> None:
         """Tell in the audit trail of plans that they were deployed where they come from."""

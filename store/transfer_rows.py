@@ -16,12 +16,11 @@ from pydantic import ValidationError
 from sqlalchemy import JSON, Boolean, Double, LargeBinary
 
 from autoprec.errors import StoreError, UserError
-from autoprec.plan import Plan
 from autoprec.store.checks import check_safetensors
+from autoprec.store.columns import BigInt, UTCDateTime
 from autoprec.store.models import (
     AuditRow,
     Base,
-    BigInt,
     ContextRow,
     DeviceProfileRow,
     JobRow,
@@ -30,7 +29,6 @@ from autoprec.store.models import (
     PolicyRow,
     ProfileRow,
     RunRow,
-    UTCDateTime,
 )
 from autoprec.store.schema import head_revision
 from autoprec.strict_json import parse
@@ -136,7 +134,9 @@ def _check_record(table: type[Base], values: dict[str, Any]) -> None:
     try:
         row.record()
         if table is PlanRow:
-            Plan.from_json(values["plan"])
+            parse(
+                values["plan"]
+            )  # what it says is judged by who reads it, as in the store that it comes from
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error

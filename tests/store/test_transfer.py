@@ -104,7 +104,7 @@ def test_a_damaged_file_is_refused_and_nothing_of_it_is_kept(tmp_path):
             (row(run, measured_at="yesterday"), f"near line {run + 1}"),
             (row(job, state="done"), rf"near line {job + 1} .*state: Input should be"),
             (row(job, context_key="none"), "refers to 1 rows that it does not hold"),
-            (row(plan, plan="{}"), rf"near line {plan + 1} .*plan"),
+            (row(plan, plan="{"), rf"near line {plan + 1} "),
             (row(plan, job_id="none"), "refers to 1 rows that it does not hold"),
             (row(device, profile="{}"), rf"near line {device + 1} .*schema"),
             (row(run, formats="fp32"), rf"near line {run + 1} .*formats: Input should be"),
