@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from autoprec.agents.parallel import search_in_parallel
 from autoprec.agents.searcher import Problem, Searcher
 from autoprec.envs.space import Assignment, Goal, Trial, best_trial, pareto_front
 
@@ -20,6 +21,7 @@ def run_search(
     already: Sequence[Trial] = (),
     batch: int = 4,
     should_stop: Callable[[], bool] = lambda: False,
+    workers: int = 1,
 ) -> list[Trial]:
     """Search until the budget is spent, the space is exhausted or `should_stop` says so.
 
@@ -32,6 +34,8 @@ def run_search(
         already: Trials of an earlier run of this search, in order, to go on from.
         batch: Most plans asked for at once; the searcher learns between batches.
         should_stop: Asked before every run.
+        workers: Most plans measured at once: `evaluate` is called by as many threads, and the searcher learns
+            from each plan as it ends. With one, searching and measuring never happen at the same time.
 
     Returns:
         Every trial, `already` first.
@@ -56,6 +60,17 @@ def run_search(
         return True
 
     first = [plan for plan in dict.fromkeys(initial) if plan not in seen]
+    if workers > 1:
+        search_in_parallel(
+            searcher,
+            evaluate,
+            budget,
+            initial=[(plan, INITIAL) for plan in first],
+            trials=trials,
+            workers=workers,
+            should_stop=should_stop,
+        )
+        return trials
     if not measure(first, [INITIAL] * len(first)):
         return trials
     while budget is None or len(trials) < budget:

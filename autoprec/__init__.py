@@ -15,6 +15,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if TYPE_CHECKING:
     from autoprec.api import best_plan, check, predict_plan, tune
     from autoprec.apply import Applied, apply_plan
+    from autoprec.cluster.handle import SubmittedJob
+    from autoprec.cluster.submitting import submit
     from autoprec.errors import AutoPrecError, UserError
     from autoprec.plan import Plan
     from autoprec.result import TuneResult
@@ -28,6 +30,7 @@ _HOME = {
     "AutoPrecError": "autoprec.errors",
     "Example": "autoprec.workload",
     "Plan": "autoprec.plan",
+    "SubmittedJob": "autoprec.cluster.handle",
     "TuneResult": "autoprec.result",
     "UserError": "autoprec.errors",
     "Workload": "autoprec.workload",
@@ -37,6 +40,7 @@ _HOME = {
     "define_workload": "autoprec.workload",
     "predict_plan": "autoprec.api",
     "slice_indices": "autoprec.slices",
+    "submit": "autoprec.cluster.submitting",
     "tune": "autoprec.api",
 }
 
@@ -45,6 +49,7 @@ __all__ = [
     "AutoPrecError",
     "Example",
     "Plan",
+    "SubmittedJob",
     "TuneResult",
     "UserError",
     "Workload",
@@ -54,6 +59,7 @@ __all__ = [
     "define_workload",
     "predict_plan",
     "slice_indices",
+    "submit",
     "tune",
 ]
 

@@ -45,6 +45,7 @@ def tune(
     seed: int = 0,
     groups: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
+    fresh: bool = False,
     store: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -64,6 +65,7 @@ def tune(
         seed: Seed of the searchers.
         groups: Regular expressions; the modules that one matches in full share one decision.
         exclude: Regular expressions of modules to leave as they came.
+        fresh: Measure and profile everything, whatever the store holds from other jobs.
         store: URL or file of the store; by default `AUTOPREC_STORE` or a file in the user's data directory.
         out: Directory for `plan.json`, `report.html` and the model files of a graph runtime's plan; nothing
             is written where it is `None`. Model files of an earlier job in it go; anybody else's stay, and
@@ -87,6 +89,7 @@ def tune(
         seed=seed,
         groups=groups,
         exclude=exclude,
+        fresh=fresh,
     )
     with Store.open(store) as opened:
         # A place that cannot be written to must not come out after the search.

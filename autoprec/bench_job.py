@@ -14,6 +14,7 @@ from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.runtime_search import JobParts, RuntimeSearch
 from autoprec.settings import TuneSettings
+from autoprec.station import Station
 from autoprec.store.store import Store
 
 
@@ -68,12 +69,13 @@ def bench_job(
     with running_job(store, job.id, elapsed):
         progress.phase("preparing")
         prepared = prepare(workload, purpose_of(settings.objective), settings.groups, settings.exclude)
-        goal, _ = settings.goal(prepared.least_quality, prepared.measurer.baseline_bytes)
+        station = Station(prepared, store, job.id, progress.phase, progress.note)
+        goal, _ = settings.goal(station.facts.least_quality, station.facts.baseline_bytes)
         parts = JobParts(
             job_id=job.id,
             settings=settings,
             store=store,
-            prepared=prepared,
+            station=station,
             goal=goal,
             seconds=None,
             elapsed=elapsed,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autoprec.bench_cli import bench
+from autoprec.cluster_cli import jobs, submit
 from autoprec.policy_cli import policy
 from autoprec.profile_cli import profile
 
@@ -66,6 +67,7 @@ def tune(
     out: Annotated[Path, typer.Option(help="Directory for plan.json and report.html.")] = Path(
         "autoprec-out"
     ),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Use nothing that other jobs measured.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished job.")] = False,
 ) -> None:
     """Tune WORKLOAD on this machine; write plan.json and report.html."""
@@ -87,6 +89,7 @@ def tune(
             seed=seed,
             groups=tuple(group or ()),
             exclude=tuple(exclude or ()),
+            fresh=fresh,
         )
     )
 
@@ -107,6 +110,8 @@ app.add_typer(plans, name="plans")
 app.add_typer(bench, name="bench")
 app.add_typer(policy, name="policy")
 app.add_typer(profile, name="profile")
+app.add_typer(jobs, name="jobs")
+app.command()(submit)
 
 
 @plans.command("best")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from autoprec.envs.measure import Measurer
-from autoprec.envs.slicing import Judged
+from autoprec.envs.slicing import SliceFirst
 from autoprec.envs.space import Assignment, Trial
 from autoprec.envs.timing import TimingSettings
 from autoprec.errors import CandidateError
@@ -27,7 +27,8 @@ class RunRequest:
         timing: How long to time.
         fresh: Measured again after the search: the workload's further metrics are computed as well.
         lossless: Time against this plan too; both candidates are alive while that lasts.
-        judge: Judges it, given its quality on a share of the data; all of the data by default.
+        slices: Judges it, on a slice of the data first where that pays; all of the data by default.
+        judged_for: Who proposed it, for `slices`.
     """
 
     plan: Plan
@@ -36,12 +37,16 @@ class RunRequest:
     timing: TimingSettings
     fresh: bool = False
     lossless: Plan | None = None
-    judge: Callable[[Callable[[float], float]], Judged] | None = None
+    slices: SliceFirst | None = None
+    judged_for: str | None = None
 
 
 def execute(measurer: Measurer, request: RunRequest) -> Run:
     """Measure a plan and return the run; a candidate's failure is a run too, with its reason."""
     started = time.perf_counter()
+    slices, judge = request.slices, None
+    if slices is not None:
+        judge = partial(slices.judge, measurer, proposer=request.judged_for)
     try:
         found = measurer.measure(
             request.plan,
@@ -49,7 +54,7 @@ def execute(measurer: Measurer, request: RunRequest) -> Run:
             request.timing,
             reported=request.fresh,
             reference=request.lossless,
-            judge=request.judge,
+            judge=judge,
         )
     except CandidateError as error:
         return failed_run(request, str(error), time.perf_counter() - started)

@@ -18,8 +18,8 @@ from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Assignment, Goal, Trial, non_dominated, pareto_front
 from autoprec.errors import CandidateError
 from autoprec.execute import RunRequest
+from autoprec.facts import Facts
 from autoprec.plan import AS_GIVEN, Evidence, Interval, Plan, Quality
-from autoprec.prepare import Prepared
 from autoprec.store.records import Context, Run
 
 UNSURE = 1.25
@@ -58,7 +58,7 @@ class FreshMeasuring:
     """Measures the winners of one search again.
 
     Args:
-        prepared: The workload.
+        facts: The workload.
         context: What the figures hold for.
         profiled: Its profile.
         problem: The space, the profile and the goal of the search.
@@ -72,7 +72,7 @@ class FreshMeasuring:
 
     def __init__(
         self,
-        prepared: Prepared,
+        facts: Facts,
         context: Context,
         profiled: Profiled,
         problem: Problem,
@@ -82,7 +82,7 @@ class FreshMeasuring:
         known: dict[str, Run],
         seconds_left: Callable[[], float],
     ) -> None:
-        self.prepared = prepared
+        self.facts = facts
         self.context = context
         self.profiled = profiled
         self.problem = problem
@@ -90,11 +90,11 @@ class FreshMeasuring:
         self._limit = max_quality_drop
         self._measure = measure
         self._runs = measured_runs
-        self._as_given = as_given(prepared.discovery, context.architecture)
+        self._as_given = as_given(facts.discovery, context.architecture)
         self._reference: Plan | None = None
         self._known = known
         self._seconds_left = seconds_left
-        self._split = prepared.measurer.splits[-1]
+        self._split = facts.split
         self._done: dict[str, Plan | None] = {}
         self._reason: str | None = None
 
@@ -229,7 +229,7 @@ class FreshMeasuring:
         )
 
     def _plan(self, assignment: Assignment) -> Plan:
-        return self.profiled.plan(self.prepared.discovery, self.context.architecture, assignment)
+        return self.profiled.plan(self.facts.discovery, self.context.architecture, assignment)
 
     def _measured(self, plan: Plan, searcher: str) -> Plan | None:
         """Return the plan with its fresh evidence; `None` where it fails. Each plan is measured once."""
@@ -253,41 +253,40 @@ class FreshMeasuring:
         return self._seconds_left() <= 0
 
     def _evidence_of(self, run: Run) -> Evidence:
-        prepared, measurer = self.prepared, self.prepared.measurer
-        context = self.context
-        baseline_quality = measurer.baseline_quality(self._split)
+        facts, context = self.facts, self.context
         speedup = _interval(run.speedup, run.speedup_low, run.speedup_high)
         over = _interval(run.over_lossless, run.over_lossless_low, run.over_lossless_high)
         if over is None and self._reference is self._as_given:
             over = speedup
         assert speedup is not None and run.baseline_seconds is not None and run.plan_seconds is not None
         assert run.held_bytes is not None and run.quality is not None and run.quality_drop is not None
-        reported = measurer.baseline_reported(self._split)
         return Evidence(
             workload=context.workload,
             fingerprint=context.fingerprint,
-            weights=prepared.weights,
+            weights=facts.weights,
             objective=self.goal.objective,
             max_quality_drop=self._limit,
             baseline_ms=run.baseline_seconds * 1e3,
             plan_ms=run.plan_seconds * 1e3,
             speedup=speedup,
             speedup_over_lossless=over,
-            baseline_bytes=measurer.baseline_bytes,
+            baseline_bytes=facts.baseline_bytes,
             plan_bytes=run.held_bytes,
             quality=Quality(
-                metric=prepared.loaded.quality_name,
+                metric=facts.quality_name,
                 split=self._split,
-                baseline=baseline_quality,
+                baseline=facts.quality[self._split],
                 plan=run.quality,
                 drop=run.quality_drop,
                 reported={
-                    name: (reported[name], value) for name, value in run.reported.items() if name in reported
+                    name: (facts.reported[name], value)
+                    for name, value in run.reported.items()
+                    if name in facts.reported
                 },
             ),
             shapes=context.shapes,
             # The plan that changes nothing is the model as it came, whatever the others run in.
-            device=(prepared.context if run.searcher == AS_GIVEN else context).device,
+            device=(facts.context if run.searcher == AS_GIVEN else context).device,
             searcher=run.searcher,
             measured_runs=self._runs,
             pairs=run.pairs,

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from autoprec.agents.warm_start import cheapest_plan
 from autoprec.envs.space import Goal, Trial, best_trial, purpose_of
-from autoprec.errors import CandidateError, RuntimeRefusedError, SettingError, one_line
+from autoprec.errors import RuntimeRefusedError, SettingError
 from autoprec.fresh import Verdict
 from autoprec.job_state import new_job, running_job
-from autoprec.plan import MODULE_RUNTIMES, Plan
-from autoprec.playoff import fastest
+from autoprec.plan import Plan
 from autoprec.prepare import prepare
 from autoprec.progress import Progress, Standing
 from autoprec.result import RuntimeOutcome, Spending, TuneResult
 from autoprec.runtime_search import JobParts, RuntimeSearch
-from autoprec.runtimes.written import written_and_foreign
 from autoprec.settings import DEFAULT_RELATIVE_DROP, Budget, TuneSettings
+from autoprec.station import Measuring, Station
+from autoprec.store.records import Job
 from autoprec.store.store import Store
 
 FRESH_SHARE = 0.2
@@ -51,6 +50,8 @@ class TuningJob:
         resume: Go on with the newest unfinished job of the same settings; start anew where there is none.
         workload: The workload, where it is loaded already; `settings.workload` then only names it.
         out: Directory that takes the files of the best plan's runtime; it exists.
+        job: The job, where it is in the store already: it goes on.
+        stations: Gives what measures, once the job runs; by default this process does.
     """
 
     def __init__(
@@ -62,14 +63,19 @@ class TuningJob:
         resume: bool = False,
         workload: Any = None,
         out: Path | None = None,
+        job: Job | None = None,
+        stations: Callable[[TuningJob], AbstractContextManager[Measuring]] | None = None,
     ) -> None:
         self.out = out
         self.settings = settings
         self.store = store
         self.progress = progress
-        self._workload = settings.workload if workload is None else workload
+        self.workload = settings.workload if workload is None else workload
         self._started = time.perf_counter()
-        found = store.resumable_job(settings.key) if resume else None
+        self._stations = stations or _in_this_process
+        found = job
+        if found is None and resume:
+            found = store.resumable_job(settings.key)
         if found is None:
             if resume:
                 progress.note("no unfinished job of these settings is in the store: starting a new one")
@@ -92,14 +98,15 @@ class TuningJob:
             KeyboardInterrupt: The user stopped it; it can be resumed.
         """
         with running_job(self.store, self.job.id, lambda: self.elapsed):
-            return self._run()
+            self.phase("preparing")
+            started = time.perf_counter()
+            with self._stations(self) as station:
+                self.station = station
+                return self._run(started)
 
-    def _run(self) -> TuneResult:
-        self._phase("preparing")
-        started = time.perf_counter()
-        purpose = purpose_of(self.settings.objective)
-        self.prepared = prepare(self._workload, purpose, self.settings.groups, self.settings.exclude)
-        self.context_key = self.store.save_context(self.prepared.context)
+    def _run(self, started: float) -> TuneResult:
+        facts = self.station.facts
+        self.context_key = self.store.save_context(facts.context)
         if self.job.context_key not in (None, self.context_key):
             raise SettingError(
                 f"job {self.job.id} cannot be resumed: its workload, the device or a library version has "
@@ -110,29 +117,29 @@ class TuningJob:
         budget = (
             Budget.parse(self.settings.budget)
             if self.settings.budget
-            else Budget.default(len(self.prepared.discovery.units))
+            else Budget.default(len(facts.discovery.units))
         )
         setup = time.perf_counter() - started
 
         started = time.perf_counter()
-        self._phase("profiling")
+        self.phase("profiling")
         parts = JobParts(
             job_id=self.job.id,
             settings=self.settings,
             store=self.store,
-            prepared=self.prepared,
+            station=self.station,
             goal=goal,
             seconds=budget.seconds,
             elapsed=lambda: self.elapsed,
             heard=lambda trial: self._heard(trial, goal, budget),
-            phase=self._phase,
+            phase=self.phase,
             note=self.progress.note,
         )
         searches, refused = self._searches(parts)
         profiling = time.perf_counter() - started
 
         started = time.perf_counter()
-        self._phase("searching")
+        self.phase("searching")
         self._search_started, self._runs_before = started, len(self._trials)
         self._tell(goal, budget)
         dropped = self._scout(searches, budget)
@@ -141,7 +148,7 @@ class TuningJob:
         searching = time.perf_counter() - started
 
         started = time.perf_counter()
-        self._phase("measuring winners")
+        self.phase("measuring winners")
         self._fresh_until = self.elapsed + max(FRESH_SECONDS, FRESH_SHARE / (1 - FRESH_SHARE) * self.elapsed)
         measured = sum(not run.cached and not run.fresh for run in self.store.job_runs(self.job.id))
         verdicts = {
@@ -173,10 +180,10 @@ class TuningJob:
             profile=winner.profiled.profile,
             trials=tuple(winner.trials),
             failures=tuple((run.formats, run.reason or "") for run in runs if run.status == "failed"),
-            left=dict(self.prepared.discovery.left),
-            workload=self.prepared.loaded.reference,
-            baseline_quality=self.prepared.measurer.baseline_quality("search"),
-            quality_name=self.prepared.loaded.quality_name,
+            left=dict(facts.discovery.left),
+            workload=facts.workload,
+            baseline_quality=facts.quality["search"],
+            quality_name=facts.quality_name,
             job_id=self.job.id,
             store=self.store.location,
             cached=sum(run.cached for run in runs),
@@ -292,7 +299,7 @@ class TuningJob:
         """
         meeting = {name: found.best for name, found in verdicts.items() if found.best is not None}
         plans = meeting or {name: found.lossless for name, found in verdicts.items()}
-        return fastest(self.prepared.measurer, plans, goal, seconds_left)
+        return self.station.fastest(plans, goal, seconds_left())
 
     def _save_plans(self, search: RuntimeSearch, verdict: Verdict) -> None:
         if verdict.best is not None:
@@ -305,31 +312,14 @@ class TuningJob:
         """Write the files that run the plan without this package into the directory for results."""
         if self.out is None:
             return ()
-        copied: list[Path] = []
-        try:
-            earlier, foreign = written_and_foreign(self.out)
-            for file in earlier:
-                file.unlink(missing_ok=True)  # they would pass for this job's
-            if plan.runtime in MODULE_RUNTIMES:
-                return ()
-            if foreign:
-                raise FileExistsError(f"{foreign[0].name} there is not a job's and stays")
-            with self.prepared.measurer.executable(plan) as executable:
-                for file in executable.artefacts():
-                    copied.append(self.out / file.name)
-                    shutil.copy(file, copied[-1])
-            return tuple(copied)
-        except (OSError, CandidateError) as error:
-            reason = str(error) if isinstance(error, CandidateError) else one_line(error)
-            self.progress.note(f"the model files in {self.out} could not be written: {reason}")
-            for file in copied:
-                with contextlib.suppress(OSError):
-                    file.unlink()  # half of them is none
-            return ()
+        files, reason = self.station.write_artefacts(plan, self.out)
+        if reason:
+            self.progress.note(reason)
+        return files
 
     def _goal(self) -> tuple[Goal, float | None]:
         """Return the goal, and the limit on quality drop that the user gave."""
-        return self.settings.goal(self.prepared.least_quality, self.prepared.measurer.baseline_bytes)
+        return self.settings.goal(self.station.facts.least_quality, self.station.facts.baseline_bytes)
 
     def _notes(self, goal: Goal) -> list[str]:
         notes = []
@@ -338,16 +328,18 @@ class TuningJob:
                 f"no quality limit was given: the plan called best is the one for a drop of at most "
                 f"{DEFAULT_RELATIVE_DROP:.0%} of the baseline's quality ({goal.max_quality_drop:.4g})"
             )
-        if not self.prepared.loaded.has_final_split:
-            judge = "quality" if self.prepared.loaded.has_quality else "fidelity"
+        facts = self.station.facts
+        if facts.split == "search":
+            judge = "quality" if facts.has_quality else "fidelity"
             notes.append(
                 f"{judge} has no held-out split: winners were judged on the data they were chosen on"
             )
-        if not self.prepared.calibration:
+        if not facts.calibrated:
             notes.append("the workload gives no calibration batches: static formats used the example inputs")
         return notes
 
-    def _phase(self, name: str, detail: str = "", share: float | None = None) -> None:
+    def phase(self, name: str, detail: str = "", share: float | None = None) -> None:
+        """Say what is done, and keep it in the store where it is something else than before."""
         if share is None:
             self.store.update_job(self.job.id, phase=name, elapsed_seconds=self.elapsed)
         self.progress.phase(name, detail, share)
@@ -370,6 +362,14 @@ class TuningJob:
                 last=self._trials[-1] if self._trials else None,
             )
         )
+
+
+@contextmanager
+def _in_this_process(job: TuningJob) -> Iterator[Measuring]:
+    """Make the workload ready here."""
+    settings = job.settings
+    prepared = prepare(job.workload, purpose_of(settings.objective), settings.groups, settings.exclude)
+    yield Station(prepared, job.store, job.job.id, job.phase, job.progress.note)
 
 
 def _outcome(search: RuntimeSearch, verdict: Verdict, reason: str) -> RuntimeOutcome:

@@ -52,12 +52,6 @@ class Prepared:
     calibration: list[Any]
     graphs: GraphRuntimes
 
-    @property
-    def least_quality(self) -> float:
-        """Least magnitude of the baseline's quality on any part of the data: a share of it holds on all."""
-        measurer = self.measurer
-        return min(abs(measurer.baseline_quality(split)) for split in measurer.splits)
-
     @cached_property
     def seen(self) -> BaselineFigures:
         """What watching the model as it came tells; seconds of work, done once."""

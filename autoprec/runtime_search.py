@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from statistics import median
 
 import numpy as np
-import torch
 
 from autoprec.agents.evaluate import INITIAL, run_search
 from autoprec.agents.policy_choice import starting_policy
 from autoprec.agents.policy_file import Policy
 from autoprec.agents.searcher import LEARNERS, Problem, Searcher, make_searcher
 from autoprec.agents.warm_start import initial_plans
-from autoprec.envs.landscape import Landscape
 from autoprec.envs.measure import SEARCH_TIMING
 from autoprec.envs.plans import assignment_of
-from autoprec.envs.profile import LATE, REFINING, Profiled, profile_workload
-from autoprec.envs.search_space import search_space, unusable
+from autoprec.envs.search_space import search_space
 from autoprec.envs.slicing import SliceFirst
-from autoprec.envs.space import FORMAT_NAMES, Assignment, Goal, Trial
+from autoprec.envs.space import Assignment, Goal, Trial
 from autoprec.envs.surrogate import Surrogate
-from autoprec.errors import RuntimeRefusedError, StoreError
-from autoprec.execute import RunRequest, execute, failed_run, trial_of
+from autoprec.errors import StoreError
+from autoprec.execute import RunRequest, failed_run, trial_of
 from autoprec.fresh import FreshMeasuring, Verdict
-from autoprec.kernels.calibration import calibrations_from_data, calibrations_to_data
-from autoprec.kernels.registry import Level, feasible
-from autoprec.plan import COMPILE, EAGER
-from autoprec.prepare import Prepared
-from autoprec.runtimes.available import GRAPH_RUNTIMES
+from autoprec.plan import EAGER
+from autoprec.profiling import MAX_ATTEMPTS, ToProfile
 from autoprec.settings import TuneSettings
+from autoprec.station import Measuring, StationLostError
 from autoprec.store.records import JOB_POLICY, Run
 from autoprec.store.store import Store
 
@@ -44,11 +37,9 @@ BATCH = 4
 """Plans measured between two rounds of thinking."""
 PROFILE_SHARE = 0.5
 """Share of a budget in time after which no further kernel is profiled; each runtime has its part of it."""
-COMPILE_SHARE = 0.01
-"""Share of a budget in time that compiling for the timed inputs may take where runtimes are compared: judging
-quality at other shapes then takes about twice as long again."""
-MAX_ATTEMPTS = 2
-"""A plan whose run was begun this often and never ended took the process down: it counts as failed."""
+CLAIM_SECONDS = 300.0
+"""How long other jobs wait for a run that this one has begun, before they take its process to be dead."""
+CLAIM_PAUSE = 0.5
 
 
 @dataclass
@@ -59,7 +50,7 @@ class JobParts:
         job_id: The job.
         settings: What was asked for.
         store: Where everything that is measured goes, as it is measured.
-        prepared: The workload.
+        station: Measures.
         goal: What is searched for.
         seconds: The budget in wall time, or `None`.
         elapsed: Returns the wall seconds that the job has used.
@@ -69,13 +60,13 @@ class JobParts:
         drop_dominated: Leave out formats that another beats in every respect; see `search_space`.
         slices: Judge plans that lose far too much on a slice of the data only, where the workload offers it.
         measuring: Seconds spent in measured runs of searches.
-        profiles: Runtime to its profile, and the kernels for which there was no time, as they are made.
+        lock: Held where several threads measure at once and one changes what they share.
     """
 
     job_id: str
     settings: TuneSettings
     store: Store
-    prepared: Prepared
+    station: Measuring
     goal: Goal
     seconds: float | None
     elapsed: Callable[[], float]
@@ -85,7 +76,7 @@ class JobParts:
     drop_dominated: bool = True
     slices: bool = True
     measuring: float = field(default=0.0)
-    profiles: dict[str, tuple[Profiled, list[str]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def policy(self) -> Policy | None:
@@ -95,7 +86,7 @@ class JobParts:
 
 
 class RuntimeSearch:
-    """Searches the plans of one runtime.
+    """Searches the plans of one runtime. Several threads may evaluate plans at once.
 
     Args:
         parts: What the searches of the job share.
@@ -113,23 +104,27 @@ class RuntimeSearch:
     def __init__(self, parts: JobParts, runtime: str, to_profile: int = 1) -> None:
         self.name = runtime
         self._parts = parts
+        settings, facts = parts.settings, parts.station.facts
         left = math.inf if parts.seconds is None else PROFILE_SHARE * parts.seconds - parts.elapsed()
-        self._passes = 0
-        self._profile_until = parts.elapsed() + left / to_profile
-        parts.prepared.use_runtime(runtime)
-        self.context = parts.prepared.context_for(runtime)
+        wanted = ToProfile(
+            runtime=runtime,
+            goal=parts.goal,
+            formats=settings.formats,
+            seconds=left / to_profile,
+            budget=parts.seconds if len(settings.runtimes) > 1 else None,
+            anew=settings.fresh,
+        )
+        self.context, self.profiled, _ = parts.station.profile(wanted)
         self.context_key = parts.store.save_context(self.context)
-        self._check_formats()
-        self.profiled = self._profile()
         space = search_space(
-            parts.prepared.discovery,
+            facts.discovery,
             self.profiled.profile,
             parts.goal,
-            parts.settings.formats,
+            settings.formats,
             drop_dominated=parts.drop_dominated,
         )
         self.problem = Problem(space, self.profiled.profile, parts.goal, parts.policy)
-        self._slices = SliceFirst(parts.prepared.measurer, parts.goal, parts.note, used=parts.slices)
+        self._slices = SliceFirst(parts.goal, parts.note, used=parts.slices and facts.has_slices)
         self.trials = self._stored_trials()
         for trial in self.trials:
             parts.heard(trial)
@@ -137,21 +132,33 @@ class RuntimeSearch:
     def evaluate(self, assignment: Assignment, proposer: str) -> Trial:
         """Measure a plan and keep the run, or take it over from the store where it holds one."""
         parts = self._parts
-        plan = self.profiled.plan(parts.prepared.discovery, self.context.architecture, assignment)
+        plan = self.profiled.plan(parts.station.facts.discovery, self.context.architecture, assignment)
         # What every search begins with is judged on all of the data: it says how far a slice can be trusted.
         judged_for = None if proposer == INITIAL else proposer
         enough = math.inf if judged_for is None else self._slices.far
-        run = parts.store.attach_run(
-            parts.job_id, self.context_key, plan.key, searcher=proposer, sliced_above=enough
-        )
+        run = None if parts.settings.fresh else self._shared(plan.key, proposer, enough)
+        seconds = 0.0
         if run is None:
             started = time.perf_counter()
-            judge = partial(self._slices.judge, proposer=judged_for)
-            run = self._run_kept(RunRequest(plan, proposer, "search", SEARCH_TIMING, judge=judge))
-            parts.measuring += time.perf_counter() - started
-        trial = self._learnt(run, assignment)
-        parts.heard(trial)
+            request = RunRequest(
+                plan, proposer, "search", SEARCH_TIMING, slices=self._slices, judged_for=judged_for
+            )
+            run = self._run_kept(request)
+            seconds = time.perf_counter() - started
+        with parts.lock:
+            parts.measuring += seconds
+            trial = self._learnt(run, assignment)
+            parts.heard(trial)
         return trial
+
+    def _shared(self, plan_key: str, proposer: str, enough: float) -> Run | None:
+        """Take a run over from the store, or claim it for this job; another that measures it is waited for."""
+        store, place = self._parts.store, (self._parts.job_id, self.context_key, plan_key)
+        while True:
+            run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
+            if run is not None or store.claim_run(*place, seconds=CLAIM_SECONDS):
+                return run
+            time.sleep(CLAIM_PAUSE)
 
     def scout(self, plan: Assignment) -> float:
         """Measure a plan, where that was not done yet, and return what it costs; infinity where it fails."""
@@ -186,6 +193,7 @@ class RuntimeSearch:
                 already=self.trials,
                 batch=BATCH,
                 should_stop=should_stop,
+                workers=self._parts.station.slots,
             )
             self._keep_policy(searcher)
         except KeyboardInterrupt:
@@ -210,7 +218,7 @@ class RuntimeSearch:
         """Measure the winners again; see `FreshMeasuring`."""
         runs = self._parts.store.job_runs(self._parts.job_id, context_key=self.context_key)
         fresh = FreshMeasuring(
-            self._parts.prepared,
+            self._parts.station.facts,
             self.context,
             self.profiled,
             self.problem,
@@ -250,18 +258,22 @@ class RuntimeSearch:
         """Execute a plan and keep the run. One that took the process down before counts as failed."""
         store = self._parts.store
         place = (self._parts.job_id, self.context_key, request.plan.key)
-        attempts = store.begin_run(*place, fresh=request.fresh)
-        try:
-            if attempts >= MAX_ATTEMPTS:
-                reason = f"the process died {attempts} times while this plan ran"
-                run = failed_run(request, reason, 0.0)
-            else:
-                run = execute(self._parts.prepared.measurer, request)
-        except BaseException:
-            store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
-            raise
-        store.finish_run(self._parts.job_id, self.context_key, run)
-        return run
+        while True:
+            attempts = store.begin_run(*place, fresh=request.fresh)
+            try:
+                if attempts >= MAX_ATTEMPTS:
+                    reason = f"the process died {attempts} times while this plan ran"
+                    run = failed_run(request, reason, 0.0)
+                else:
+                    run = self._parts.station.run(request)
+            except StationLostError as error:
+                self._parts.note(str(error))
+                continue  # the attempt stays counted
+            except BaseException:
+                store.abandon_run(*place, fresh=request.fresh)  # stopped, not died: the plan is not to blame
+                raise
+            store.finish_run(self._parts.job_id, self.context_key, run)
+            return run
 
     def _stored_trials(self) -> list[Trial]:
         """Return the trials that this job finished before it was resumed, in order."""
@@ -272,138 +284,3 @@ class RuntimeSearch:
                 if self.problem.space.feasible(assignment):
                     trials.append(self._learnt(run, assignment))
         return trials
-
-    def _check_formats(self) -> None:
-        """Refuse formats that no unit has here before the profile, which takes much longer, tells the same.
-
-        Raises:
-            SettingError: A format that was asked for is native in no unit; says why.
-        """
-        prepared = self._parts.prepared
-        own = {unit.baseline for unit in prepared.discovery.units}
-        for name in sorted({*(self._parts.settings.formats or ())} - own):
-            supports = []
-            for module in prepared.discovery.modules:
-                if self.name in GRAPH_RUNTIMES:
-                    supports.append(prepared.graph_runtime(self.name).support(module.operation, name))
-                else:
-                    weight = prepared.measurer.model.get_submodule(module.path).weight
-                    assert isinstance(weight, torch.Tensor)
-                    supports.append(feasible(module.operation, module.shapes, weight.device)[name])
-            if all(support.level is not Level.NATIVE for support in supports):
-                raise unusable(name, supports[0].reason or supports[0].level)
-
-    def _profile(self) -> Profiled:
-        """Return the stored profile of this workload here, or make one, and keep it where it is whole."""
-        profiled, late = self._kept(self.name, self.context_key)
-        if late:
-            self._parts.note(
-                f"{self.name}: its part of the time budget ended before {len(late)} kernels were profiled, "
-                "so they are left out; give a longer budget"
-            )
-        return profiled
-
-    def _kept(self, runtime: str, context_key: str) -> tuple[Profiled, list[str]]:
-        """Return the profile of a runtime, made once a job, and the kernels for which there was no time."""
-        profiles = self._parts.profiles
-        if runtime not in profiles:
-            profiles[runtime] = self._load_or_make(runtime, context_key)
-        return profiles[runtime]
-
-    def _load_or_make(self, runtime: str, context_key: str) -> tuple[Profiled, list[str]]:
-        parts, prepared = self._parts, self._parts.prepared
-        units = [[unit.name, [module.path for module in unit.modules]] for unit in prepared.discovery.units]
-        memory = parts.goal.objective == "memory"
-        key = hashlib.sha256(json.dumps([units, memory, FORMAT_NAMES]).encode()).hexdigest()[:32]
-        stored = parts.store.load_profile(context_key, key)
-        if stored is not None:
-            calibrations = calibrations_from_data(stored["calibrations"])
-            landscape = Landscape.from_data(stored["landscape"], "stored profile")
-            return Profiled(landscape.profile, calibrations, runtime), []
-        profiled, late = self._make_profile(runtime)
-        if not late:
-            space = search_space(prepared.discovery, profiled.profile, parts.goal, None)
-            reference = prepared.loaded.reference
-            landscape = Landscape(reference, space, profiled.profile, (), False, parts.goal.max_quality_drop)
-            calibrations = calibrations_to_data(profiled.calibrations)
-            payload = {"landscape": landscape.to_data(), "calibrations": calibrations}
-            parts.store.save_profile(context_key, key, payload)
-        return profiled, late
-
-    def _make_profile(self, runtime: str) -> tuple[Profiled, list[str]]:
-        """Profile a runtime; return with it the names of kernels for which there was no time."""
-        parts, prepared = self._parts, self._parts.prepared
-        late: list[str] = []
-
-        def progress(what: str, share: float) -> None:
-            self._phase("profiling", what, share)
-
-        def guard(what: str) -> AbstractContextManager[str]:
-            return self._guard(what, late)
-
-        if runtime == EAGER:
-            profiled = profile_workload(
-                prepared.measurer,
-                prepared.discovery,
-                parts.goal.objective,
-                prepared.calibration,
-                progress=progress,
-                guard=guard,
-                seen=prepared.seen,
-            )
-            return profiled, late
-        if runtime == COMPILE:
-            from autoprec.envs.compile_profile import profile_compiled  # importing dynamo takes a second
-
-            eager, late = self._kept(EAGER, parts.store.save_context(prepared.context))
-            profiled, seconds = profile_compiled(
-                prepared.measurer, prepared.discovery, eager, self.context.architecture, progress
-            )
-            self._check_affordable(seconds)
-            return profiled, late
-        from autoprec.envs.graph_profile import profile_graph  # needs packages that are optional
-
-        profiled = profile_graph(
-            prepared.measurer,
-            prepared.discovery,
-            prepared.graph_runtime(runtime),
-            self.context.architecture,
-            parts.goal.objective,
-            prepared.calibration,
-            progress=progress,
-            guard=guard,
-            seen=prepared.seen,
-        )
-        return profiled, late
-
-    def _check_affordable(self, seconds: float) -> None:
-        """Leave a comparison of runtimes where compiling one candidate takes too much of its time."""
-        budget = self._parts.seconds
-        if len(self._parts.settings.runtimes) > 1 and budget is not None and seconds > COMPILE_SHARE * budget:
-            raise RuntimeRefusedError(
-                f"compiling one candidate took {seconds:.0f} s, more than {COMPILE_SHARE:.0%} of the time "
-                f"budget ({budget:.0f} s): give a longer one, or --runtime {COMPILE}"
-            )
-
-    @contextmanager
-    def _guard(self, what: str, late: list[str]) -> Iterator[str]:
-        """Leave out a kernel for which there is no time, or that took the process down.
-
-        The first is profiled however late it is: without any format there is nothing to search.
-        """
-        parts = self._parts
-        self._passes += 1
-        if parts.elapsed() > self._profile_until and self._passes > 1:
-            if not what.startswith(REFINING):
-                late.append(what)
-            yield LATE
-            return
-        place = (parts.job_id, self.context_key, f"profile {what}")
-        attempts = parts.store.begin_run(*place, fresh=False)
-        if attempts >= MAX_ATTEMPTS:
-            yield f"the process died {attempts} times while it was profiled"
-            return
-        try:
-            yield ""
-        finally:
-            parts.store.abandon_run(*place, fresh=False)

@@ -71,6 +71,7 @@ class TuneSettings(BaseModel):
         seed: Seed of the searchers.
         groups: Regular expressions whose matches form one unit.
         exclude: Regular expressions of modules to leave alone.
+        fresh: Measure and profile everything, whatever the store holds already.
     """
 
     workload: str
@@ -84,6 +85,7 @@ class TuneSettings(BaseModel):
     seed: int = 0
     groups: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    fresh: bool = False
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -177,7 +179,7 @@ class TuneSettings(BaseModel):
     @property
     def key(self) -> str:
         """Digest of the settings that decide what is searched; the budget may grow on resume."""
-        data = self.model_dump(mode="json", exclude={"budget"})
+        data = self.model_dump(mode="json", exclude={"budget", "fresh"})
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
 
 

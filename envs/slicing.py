@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoprec.envs.space import Goal
 from autoprec.errors import WorkloadError, one_line
@@ -61,27 +61,30 @@ class Judged:
 class SliceFirst:
     """Judges the plans of one search, and learns what its slice is worth.
 
+    A copy of it may judge in another process. What the copy learns there of the cost of slices stays there:
+    they are then taken to cost what their share says.
+
     Args:
-        measurer: Judges the model as it came.
         goal: Says which drops matter.
         note: Hears why slices are not used, where the workload offers them and they fail; once.
         used: False judges everything on all of the data.
     """
 
-    def __init__(
-        self, measurer: Measurer, goal: Goal, note: Callable[[str], None], *, used: bool = True
-    ) -> None:
-        self._measurer = measurer
+    def __init__(self, goal: Goal, note: Callable[[str], None], *, used: bool = True) -> None:
         self._whole_front = goal.whole_front
         self._limit = max(goal.max_quality_drop, 1e-9)
         self._note = note
-        self._used = used and measurer.loaded.has_slices
+        self._used = used
         self._begun = False
         self._squared_errors: list[float] = []
         self._equal, self._differs = 0, False
         self._far: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._slice_seconds = 0.0
         self._costs: list[float] = []  # what a slice took, as a share of what all of the data took
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs; nobody is told anything there."""
+        return self.__dict__ | {"_note": _say_nothing}
 
     @property
     def relative_error(self) -> float:
@@ -97,10 +100,11 @@ class SliceFirst:
             return math.inf
         return (FAR_FRONT if self._whole_front else FAR) * self._limit / trusted
 
-    def judge(self, quality: Callable[[float], float], *, proposer: str | None) -> Judged:
+    def judge(self, measurer: Measurer, quality: Callable[[float], float], *, proposer: str | None) -> Judged:
         """Judge a candidate on the slice, where that pays, and on all of the data, where that matters.
 
         Args:
+            measurer: Judges the model as it came.
             quality: The candidate's quality on a share of the search data.
             proposer: Who proposed it. `None` where every search begins with it: all of the data judges that,
                 and the slice as well where the two are worth comparing.
@@ -110,15 +114,15 @@ class SliceFirst:
         """
         sliced: Judged | Exception | None = None
         if proposer is not None and self._pays(proposer):
-            sliced = self._on_slice(quality)
+            sliced = self._on_slice(measurer, quality)
             if isinstance(sliced, Judged) and sliced.drop > self.far:
                 return sliced
         started = perf_counter()
         value = quality(1.0)
         seconds = perf_counter() - started
-        drop = self._measurer.baseline_quality("search") - value
+        drop = measurer.baseline_quality("search") - value
         if proposer is None and drop >= self._limit and len(self._squared_errors) < PAIRS:
-            sliced = self._on_slice(quality)
+            sliced = self._on_slice(measurer, quality)
         if isinstance(sliced, Exception):  # the slice is to blame: all of the data can judge the candidate
             self._stop(f"failed on a candidate that all of the data can judge: {one_line(sliced)}")
         if not isinstance(sliced, Judged):
@@ -155,12 +159,12 @@ class SliceFirst:
         """Return the standard deviation of a drop around that on all of the data."""
         return 0.0 if share == 1 else self.relative_error * abs(drop)
 
-    def _ready(self) -> bool:
+    def _ready(self, measurer: Measurer) -> bool:
         """Judge the model as it came on the slice, the first time, and see what that takes."""
         if self._used and not self._begun:
             self._begun = True
             try:
-                seconds = self._measurer.baseline_seconds("search", SHARE)
+                seconds = measurer.baseline_seconds("search", SHARE)
             except WorkloadError as error:
                 self._stop(f"failed: {error}")
             else:
@@ -177,9 +181,9 @@ class SliceFirst:
         recent = self._far[proposer]
         return (2 * expected + sum(recent)) / (2 + len(recent)) > median(self._costs or [SHARE])
 
-    def _on_slice(self, quality: Callable[[float], float]) -> Judged | Exception | None:
+    def _on_slice(self, measurer: Measurer, quality: Callable[[float], float]) -> Judged | Exception | None:
         """Judge a candidate on the slice; `None` where slices are not used."""
-        if not self._ready():
+        if not self._ready(measurer):
             return None
         started = perf_counter()
         try:
@@ -187,9 +191,13 @@ class SliceFirst:
         except Exception as error:
             return error
         self._slice_seconds = perf_counter() - started
-        return Judged(value, self._measurer.baseline_quality("search", SHARE) - value, SHARE)
+        return Judged(value, measurer.baseline_quality("search", SHARE) - value, SHARE)
 
     def _stop(self, why: str) -> None:
         if self._used:
             self._note(f"quality(model, share={SHARE}) {why}; every plan is judged on all of the data")
         self._used = False
+
+
+def _say_nothing(text: str) -> None:
+    """Hear a note where there is nobody to tell."""

@@ -14,12 +14,19 @@ from sqlalchemy.orm import Session
 from autoprec.errors import StoreError
 from autoprec.store import engine as engines
 from autoprec.store.faults import explain, is_transient
-from autoprec.store.models import Base, ContextRow, JobRow, PolicyRow
+from autoprec.store.models import Base, ContextRow, JobRow, PlanRow, PolicyRow, TokenRow
 from autoprec.store.schema import ensure_schema
 
 T = TypeVar("T")
-RowT = TypeVar("RowT", ContextRow, JobRow, PolicyRow)
+RowT = TypeVar("RowT", ContextRow, JobRow, PlanRow, PolicyRow, TokenRow)
 
+_KINDS: dict[type[Base], str] = {
+    ContextRow: "context",
+    JobRow: "job",
+    PlanRow: "plan",
+    PolicyRow: "policy",
+    TokenRow: "token",
+}
 RETRY_SECONDS = (0.1, 0.5, 2.0, 5.0)
 """Pauses before each new try of a transaction that failed for a passing reason."""
 
@@ -79,16 +86,15 @@ class Database:
         """Insert a row unless one with its key is there: from a first try, or from another process."""
         session.execute(self.insert(table, values).on_conflict_do_nothing(index_elements=list(key)))
 
-    def get(self, session: Session, table: type[RowT], key: str | int) -> RowT:
-        """Return the row with this key.
+    def get(self, session: Session, table: type[RowT], key: str | int, *, for_update: bool = False) -> RowT:
+        """Return the row with this key; `for_update` keeps others from changing it until the end.
 
         Raises:
             StoreError: There is none.
         """
-        row = session.get(table, key)
+        row = session.get(table, key, with_for_update=for_update)
         if row is None:
-            kind = {ContextRow: "context", JobRow: "job", PolicyRow: "policy"}[table]
-            raise StoreError(f"store {self.location!r} has no {kind} {key!r}")
+            raise StoreError(f"store {self.location!r} has no {_KINDS[table]} {key!r}")
         return row
 
     def _transact(self, engine: Engine, body: Callable[[Session], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
@@ -93,21 +93,31 @@ class JobStore:
         )
         return self._db.read(lambda session: list(session.scalars(query)))
 
-    def create_job(self, job: Job) -> None:
-        """Keep a new job.
+    def create_job(self, job: Job) -> Job:
+        """Keep a new job, and return it; where its idempotency key is taken, the job that took it.
 
         Raises:
             StoreError: Another job has its id, or its settings are not JSON.
         """
-        values = job.model_dump() | {"settings": checked_json(job.settings, f"settings of job {job.id!r}")}
+        values = job.model_dump() | {
+            "settings": checked_json(job.settings, f"settings of job {job.id!r}"),
+            "progress": checked_json(job.progress, f"progress of job {job.id!r}"),
+        }
 
-        def body(session: Session) -> None:
-            self._db.insert_new(session, JobRow, values, "id")
-            same = select(JobRow.id).where(JobRow.id == job.id, JobRow.created_at == job.created_at)
-            if session.scalar(same) is None:
+        def body(session: Session) -> Job:
+            session.execute(self._db.insert(JobRow, values).on_conflict_do_nothing())
+            if job.idempotency_key is not None:
+                earlier = select(JobRow).where(JobRow.idempotency_key == job.idempotency_key)
+                kept = session.scalar(earlier)
+                if kept is not None:
+                    return kept.record()
+            same = select(JobRow).where(JobRow.id == job.id, JobRow.created_at == job.created_at)
+            kept = session.scalar(same)
+            if kept is None:
                 raise StoreError(f"store {self._db.location!r} has another job {job.id!r}; use a new id")
+            return kept.record()
 
-        self._db.write(body)
+        return self._db.write(body)
 
     def update_job(
         self,
@@ -118,6 +128,8 @@ class JobStore:
         context_key: str | None = None,
         elapsed_seconds: float | None = None,
         message: str | None = None,
+        address: str | None = None,
+        submission_id: str | None = None,
     ) -> None:
         """Change what is given of a job, and when it was updated. An empty message removes the message.
 
@@ -130,6 +142,8 @@ class JobStore:
             "context_key": context_key,
             "elapsed_seconds": elapsed_seconds,
             "message": message,
+            "address": address,
+            "submission_id": submission_id,
         }
         values = {name: value for name, value in given.items() if value is not None}
         if message == "":
@@ -152,10 +166,22 @@ class JobStore:
         return self._db.read(lambda session: self._db.get(session, JobRow, job_id).record())
 
     def jobs(
-        self, *, limit: int | None = 100, state: JobState | None = None, workload: str | None = None
+        self,
+        *,
+        limit: int | None = 100,
+        state: JobState | None = None,
+        workload: str | None = None,
+        before: Job | None = None,
     ) -> list[Job]:
-        """Return jobs, the newest first."""
+        """Return jobs, the newest first; `before` is the last job of the page before."""
         query = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(
+                or_(
+                    JobRow.created_at < before.created_at,
+                    and_(JobRow.created_at == before.created_at, JobRow.id < before.id),
+                )
+            )
         if state is not None:
             query = query.where(JobRow.state == one_of("state", state, JobState))
         if workload is not None:

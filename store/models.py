@@ -29,7 +29,16 @@ from sqlalchemy.types import TypeDecorator
 from autoprec.device_profile import DeviceProfile
 from autoprec.errors import StoreError
 from autoprec.plan import Device
-from autoprec.store.records import Context, Job, Run, StoredDeviceProfile, StoredPlan, StoredPolicy
+from autoprec.store.records import (
+    AuditEvent,
+    Context,
+    Job,
+    Run,
+    StoredDeviceProfile,
+    StoredPlan,
+    StoredPolicy,
+    Token,
+)
 
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits everywhere; SQLite counts up by itself only in a column declared INTEGER."""
@@ -161,10 +170,21 @@ class JobRow(Base):
     message: Mapped[str | None] = mapped_column(Prose())
     created_at: Mapped[datetime] = mapped_column(index=True)
     updated_at: Mapped[datetime]
+    owner: Mapped[str | None] = mapped_column(Prose())
+    idempotency_key: Mapped[str | None] = mapped_column(unique=True)
+    address: Mapped[str | None]
+    submission_id: Mapped[str | None]
+    heartbeat_at: Mapped[datetime | None]
+    lease_token: Mapped[str | None]
+    lease_until: Mapped[datetime | None]
+    progress: Mapped[dict[str, Any] | None]
+
+    __table_args__ = (Index(None, "state", "created_at"),)
 
     def record(self) -> Job:
         """Return the frozen record."""
-        return Job.model_validate({name: getattr(self, name) for name in Job.model_fields})
+        fields = {name: getattr(self, name) for name in Job.model_fields}
+        return Job.model_validate(fields | {"progress": self.progress or {}})  # none, of before schema 0006
 
 
 class RunRow(Base):
@@ -228,7 +248,11 @@ class JobRunRow(Base):
     searcher: Mapped[str]
     cached: Mapped[bool]
 
-    __table_args__ = (UniqueConstraint("job_id", "run_id"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        UniqueConstraint("job_id", "run_id"),
+        Index(None, "job_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
 
 
 class AttemptRow(Base):
@@ -244,6 +268,58 @@ class AttemptRow(Base):
     begun_at: Mapped[datetime]
 
     __table_args__ = (Index(None, "job_id", "plan_key"),)
+
+
+class ClaimRow(Base):
+    """That a job measures a plan now, so that no other does."""
+
+    __tablename__ = "claims"
+
+    context_key: Mapped[str] = mapped_column(ForeignKey("contexts.key"), primary_key=True)
+    plan_key: Mapped[str] = mapped_column(primary_key=True)
+    split: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    until: Mapped[datetime]
+
+
+class AuditRow(Base):
+    """What somebody did."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token: Mapped[str] = mapped_column(unique=True)
+    subject: Mapped[str]
+    key: Mapped[str]
+    at: Mapped[datetime]
+    who: Mapped[str] = mapped_column(Prose())
+    what: Mapped[str]
+    before: Mapped[str | None]
+    after: Mapped[str | None]
+    note: Mapped[str] = mapped_column(Prose())
+
+    __table_args__ = (Index(None, "subject", "key", "id"), {"sqlite_autoincrement": True})
+
+    def record(self) -> AuditEvent:
+        """Return the frozen record."""
+        return AuditEvent.model_validate({name: getattr(self, name) for name in AuditEvent.model_fields})
+
+
+class TokenRow(Base):
+    """A token of the HTTP API: its digest, never itself."""
+
+    __tablename__ = "tokens"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(unique=True)
+    scope: Mapped[str]
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+    def record(self) -> Token:
+        """Return the frozen record."""
+        return Token.model_validate({name: getattr(self, name) for name in Token.model_fields})
 
 
 class ProfileRow(Base):
@@ -273,10 +349,26 @@ class PlanRow(Base):
     plan_bytes: Mapped[int]
     quality_drop: Mapped[float]
     created_at: Mapped[datetime]
+    state: Mapped[str]
+    workload: Mapped[str]
+    fingerprint: Mapped[str]
+    architecture: Mapped[str]
+    device_name: Mapped[str]
+    runtime: Mapped[str]
+    threads: Mapped[int]
+    purpose: Mapped[str]
+    objective: Mapped[str]
+    metric: Mapped[str]
+    shapes_key: Mapped[str]
 
     __table_args__ = (
         Index(None, "context_key", "speedup"),
         Index(None, "context_key", "plan_bytes"),
+        Index(None, "architecture", "speedup"),
+        Index(None, "architecture", "plan_bytes"),
+        Index(None, "fingerprint", "speedup"),
+        Index(None, "workload", "speedup"),
+        Index(None, "state", "id"),
         {"sqlite_autoincrement": True},
     )
 

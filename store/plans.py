@@ -12,13 +12,17 @@ from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
 from autoprec.plan import Plan
+from autoprec.store.audit import audit_values
 from autoprec.store.checks import check_safetensors, checked_json, digest_of, one_of
 from autoprec.store.database import Database
-from autoprec.store.models import ContextRow, JobRow, PlanRow, PolicyRow
-from autoprec.store.records import PolicyEntry, StoredPlan, StoredPolicy, utc_now
+from autoprec.store.models import AuditRow, ContextRow, JobRow, PlanRow, PolicyRow
+from autoprec.store.records import PlanState, PolicyEntry, StoredPlan, StoredPolicy, utc_now
 
 Role = Literal["best", "front", "lossless"]
 Objective = Literal["latency", "throughput", "memory"]
+
+_OF_CONTEXT = ("fingerprint", "architecture", "device_name", "runtime", "threads", "purpose")
+"""What is copied from a plan's context, so that one index answers a query."""
 
 
 class PlanStore:
@@ -50,13 +54,24 @@ class PlanStore:
             "plan_bytes": plan.evidence.plan_bytes,
             "quality_drop": plan.evidence.quality.drop,
             "created_at": utc_now(),
+            "state": "candidate",
+            "objective": plan.evidence.objective,
+            "metric": plan.evidence.quality.metric,
+            "shapes_key": shapes_key(plan.evidence.shapes),
         }
 
         def body(session: Session) -> int:
-            self._db.get(session, JobRow, job_id)
-            self._db.get(session, ContextRow, context_key)
-            self._db.insert_new(session, PlanRow, values, "digest")
-            return session.scalars(select(PlanRow.id).where(PlanRow.digest == digest)).one()
+            job, context = (
+                self._db.get(session, JobRow, job_id),
+                self._db.get(session, ContextRow, context_key),
+            )
+            copied = {name: getattr(context, name) for name in _OF_CONTEXT} | {"workload": job.workload}
+            self._db.insert_new(session, PlanRow, values | copied, "digest")
+            plan_id = session.scalars(select(PlanRow.id).where(PlanRow.digest == digest)).one()
+            event = audit_values("plan", str(plan_id), who=job.owner or f"job {job_id}", what="state")
+            event |= {"after": "candidate", "token": f"plan {digest}"}
+            self._db.insert_new(session, AuditRow, event, "token")
+            return plan_id
 
         return self._db.write(body)
 
@@ -66,17 +81,42 @@ class PlanStore:
         job_id: str | None = None,
         context_key: str | None = None,
         role: Role | None = None,
+        state: PlanState | None = None,
+        workload: str | None = None,
+        architecture: str | None = None,
+        device_name: str | None = None,
+        runtime: str | None = None,
+        before: int | None = None,
         limit: int | None = 100,
     ) -> list[StoredPlan]:
-        """Return plans that match everything given, the newest first."""
-        query = select(PlanRow).order_by(PlanRow.id.desc()).limit(limit)
-        if job_id is not None:
-            query = query.where(PlanRow.job_id == job_id)
-        if context_key is not None:
-            query = query.where(PlanRow.context_key == context_key)
-        if role is not None:
-            query = query.where(PlanRow.role == one_of("role", role, Role))
+        """Return plans that match everything given, the newest first; `before` is the id of a plan."""
+        equal = {
+            PlanRow.job_id: job_id,
+            PlanRow.context_key: context_key,
+            PlanRow.role: None if role is None else one_of("role", role, Role),
+            PlanRow.state: None if state is None else one_of("state", state, PlanState),
+            PlanRow.workload: workload,
+            PlanRow.architecture: architecture,
+            PlanRow.device_name: device_name,
+            PlanRow.runtime: runtime,
+        }
+        query = (
+            select(PlanRow)
+            .where(*(column == value for column, value in equal.items() if value is not None))
+            .order_by(PlanRow.id.desc())
+            .limit(limit)
+        )
+        if before is not None:
+            query = query.where(PlanRow.id < before)
         return self._db.read(lambda session: [row.record() for row in session.scalars(query)])
+
+    def plan(self, plan_id: int) -> StoredPlan:
+        """Return a plan.
+
+        Raises:
+            StoreError: There is none with this id.
+        """
+        return self._db.read(lambda session: self._db.get(session, PlanRow, plan_id).record())
 
     def best_plan(
         self,
@@ -93,8 +133,9 @@ class PlanStore:
         max_quality_drop: float | None = None,
         max_bytes: int | None = None,
         role: Role | None = None,
+        state: PlanState | None = None,
     ) -> StoredPlan | None:
-        """Return the best stored plan that matches everything given, or `None`.
+        """Return the best stored plan that matches everything given and is not retired, or `None`.
 
         The best is the one with the largest speedup, and for the objective `memory` the one that holds
         the fewest bytes; of equals the one that loses less quality, then the newest.
@@ -113,41 +154,41 @@ class PlanStore:
             max_bytes: Most bytes held, on the evidence.
             role: What the plan was kept as. Without it and without a limit on quality, the best is as bad as
                 a front goes.
+            state: Where it stands in its life cycle.
         """
         equal = {
-            ContextRow.fingerprint: fingerprint,
-            ContextRow.architecture: architecture,
-            ContextRow.device_name: device_name,
-            ContextRow.threads: threads,
-            ContextRow.runtime: runtime,
-            ContextRow.purpose: objective if objective in ("latency", "throughput") else None,
-            JobRow.workload: workload,
+            PlanRow.fingerprint: fingerprint,
+            PlanRow.architecture: architecture,
+            PlanRow.device_name: device_name,
+            PlanRow.threads: threads,
+            PlanRow.runtime: runtime,
+            PlanRow.purpose: objective if objective in ("latency", "throughput") else None,
+            PlanRow.workload: workload,
+            PlanRow.metric: metric,
+            PlanRow.shapes_key: None if shapes is None else shapes_key(shapes),
+            PlanRow.state: None if state is None else one_of("state", state, PlanState),
+            PlanRow.role: None if role is None else one_of("role", role, Role),
         }
+        if objective is not None:
+            one_of("objective", objective, Objective)
+        order = PlanRow.plan_bytes.asc() if objective == "memory" else PlanRow.speedup.desc()
         query = (
             select(PlanRow)
-            .join(ContextRow, ContextRow.key == PlanRow.context_key)
-            .join(JobRow, JobRow.id == PlanRow.job_id)
-            .where(*(column == value for column, value in equal.items() if value is not None))
+            .where(
+                PlanRow.state != "retired",
+                *(column == value for column, value in equal.items() if value is not None),
+            )
+            .order_by(order, PlanRow.quality_drop, PlanRow.id.desc())
+            .limit(1)
         )
         if max_quality_drop is not None:
             query = query.where(PlanRow.quality_drop <= max_quality_drop)
         if max_bytes is not None:
             query = query.where(PlanRow.plan_bytes <= max_bytes)
-        if role is not None:
-            query = query.where(PlanRow.role == one_of("role", role, Role))
-        if objective is not None:
-            one_of("objective", objective, Objective)
-        order = PlanRow.plan_bytes.asc() if objective == "memory" else PlanRow.speedup.desc()
-        query = query.order_by(order, PlanRow.quality_drop, PlanRow.id.desc())
 
         def body(session: Session) -> StoredPlan | None:
-            for row in session.scalars(query):
-                evidence = json.loads(row.plan)["evidence"]
-                if metric in (None, evidence["quality"]["metric"]) and (
-                    shapes is None or list(shapes) == evidence["shapes"]
-                ):
-                    return row.record()
-            return None
+            row = session.scalar(query)
+            return None if row is None else row.record()
 
         return self._db.read(body)
 
@@ -214,3 +255,8 @@ class PlanStore:
     def forget_policies(self, name: str) -> None:
         """Remove every policy of a name; where there is none, nothing happens."""
         self._db.write(lambda session: session.execute(delete(PolicyRow).where(PolicyRow.name == name)))
+
+
+def shapes_key(shapes: Sequence[str]) -> str:
+    """Return a digest of the inputs that were timed, by which plans of the same ones are found."""
+    return digest_of(*shapes)

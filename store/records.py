@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from autoprec.device_profile import DeviceProfile
 from autoprec.plan import Device
 
-JobState = Literal["running", "interrupted", "failed", "finished"]
+JobState = Literal["queued", "running", "interrupted", "failed", "finished"]
+PlanState = Literal["candidate", "verified", "deployed", "retired"]
+Scope = Literal["read", "submit", "admin"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -120,6 +122,12 @@ class Job(_Record):
         phase: What it was doing last, for people.
         elapsed_seconds: Wall time used so far, over all resumes.
         message: Why it failed, if it did.
+        owner: Who asked for it, for people.
+        idempotency_key: Of two jobs with the same one only the first is made.
+        address: Dashboard of the Ray cluster that it was handed to; no secret is in it.
+        submission_id: What Ray calls it.
+        heartbeat_at: When its driver was last heard of, by the database's clock.
+        progress: Where its search stands, JSON: runs, best speedup, notes and so on.
     """
 
     id: str
@@ -133,6 +141,12 @@ class Job(_Record):
     message: str | None = None
     created_at: datetime = Field(default_factory=utc_now)
     updated_at: datetime = Field(default_factory=utc_now)
+    owner: str | None = None
+    idempotency_key: str | None = None
+    address: str | None = None
+    submission_id: str | None = None
+    heartbeat_at: datetime | None = None
+    progress: dict[str, Any] = {}
 
 
 class StoredPlan(_Record):
@@ -147,6 +161,13 @@ class StoredPlan(_Record):
         speedup: From the evidence, for queries.
         plan_bytes: From the evidence.
         quality_drop: From the evidence.
+        state: Where it stands in its life cycle.
+        workload: Reference of the workload, as its job was given it.
+        architecture: Fingerprint of the model's structure.
+        device_name: Where it was measured.
+        runtime: What executes it.
+        objective: What its job made small.
+        metric: What quality means.
     """
 
     id: int
@@ -158,6 +179,56 @@ class StoredPlan(_Record):
     plan_bytes: int
     quality_drop: Finite
     created_at: datetime
+    state: PlanState
+    workload: str
+    architecture: str
+    device_name: str
+    runtime: str
+    objective: str
+    metric: str
+
+
+class AuditEvent(_Record):
+    """What somebody did.
+
+    Attributes:
+        id: Row number.
+        subject: To what kind of thing: `job`, `plan` or `token`.
+        key: Which one.
+        at: When.
+        who: Who, for people.
+        what: What was done, in a word; `state` where a plan moved along its life cycle.
+        before: Its state before.
+        after: Its state after.
+        note: Why.
+    """
+
+    id: int
+    subject: Literal["job", "plan", "token"]
+    key: str
+    at: datetime
+    who: str
+    what: str
+    before: str | None
+    after: str | None
+    note: str
+
+
+class Token(_Record):
+    """A token of the HTTP API, without its secret.
+
+    Attributes:
+        name: For people.
+        scope: What it allows: `submit` includes `read`, and `admin` both.
+        last_used_at: To the minute.
+        revoked_at: When it was made worthless.
+    """
+
+    name: str
+    scope: Scope
+    created_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
 
 
 class StoredDeviceProfile(_Record):

@@ -7,13 +7,13 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy import ColumnElement, Delete, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
 from autoprec.store.checks import digest_of, one_of
 from autoprec.store.database import Database
-from autoprec.store.models import AttemptRow, ContextRow, JobRow, JobRunRow, RunRow
+from autoprec.store.models import AttemptRow, ClaimRow, ContextRow, JobRow, JobRunRow, RunRow
 from autoprec.store.prune import prune_runs
 from autoprec.store.records import Run, utc_now
 
@@ -75,6 +75,8 @@ class RunStore:
             session.execute(
                 delete(AttemptRow).where(*_attempts(job_id, context_key, run.plan_key, run.fresh))
             )
+            if not run.fresh:
+                session.execute(_claim(job_id, context_key, run.plan_key))
             return run_id
 
         return self._db.write(body)
@@ -82,7 +84,13 @@ class RunStore:
     def abandon_run(self, job_id: str, context_key: str, plan_key: str, *, fresh: bool) -> None:
         """Forget that a run was in flight: it was stopped on purpose, and did not take the process down."""
         attempts = delete(AttemptRow).where(*_attempts(job_id, context_key, plan_key, fresh))
-        self._db.write(lambda session: session.execute(attempts))
+
+        def body(session: Session) -> None:
+            session.execute(attempts)
+            if not fresh:
+                session.execute(_claim(job_id, context_key, plan_key))
+
+        self._db.write(body)
 
     def job_runs(self, job_id: str, *, context_key: str | None = None) -> list[Run]:
         """Return the runs of a job, its own and those taken over, in the order in which it got them.
@@ -235,6 +243,13 @@ def _attempts(job_id: str, context_key: str, plan_key: str, fresh: bool) -> list
         AttemptRow.plan_key == plan_key,
         AttemptRow.fresh == fresh,
     ]
+
+
+def _claim(job_id: str, context_key: str, plan_key: str) -> Delete:
+    """Return what gives back the claim of a job on a plan."""
+    return delete(ClaimRow).where(
+        ClaimRow.context_key == context_key, ClaimRow.plan_key == plan_key, ClaimRow.job_id == job_id
+    )
 
 
 def _newest_run(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from autoprec.store.audit import AuditStore
 from autoprec.store.database import Database
 from autoprec.store.device_profiles import DeviceProfileStore
 from autoprec.store.jobs import JobStore
+from autoprec.store.leases import LeaseStore
 from autoprec.store.plans import PlanStore
 from autoprec.store.runs import RunStore
+from autoprec.store.tokens import TokenStore
 
 
-class Store(JobStore, RunStore, PlanStore, DeviceProfileStore):
+class Store(JobStore, LeaseStore, RunStore, PlanStore, AuditStore, TokenStore, DeviceProfileStore):
     """Everything that was measured, and what was made of it.
 
     Thread-safe: share one `Store` between the threads of a process. Any number of processes may open the

@@ -12,6 +12,7 @@ from autoprec.envs.search_space import search_space
 from autoprec.envs.space import FORMAT_NAMES, Goal, Trial
 from autoprec.errors import WorkloadError
 from autoprec.execute import failed_run
+from autoprec.facts import facts_of
 from autoprec.fresh import FreshMeasuring
 from autoprec.plan import AS_GIVEN
 from autoprec.prepare import prepare
@@ -61,7 +62,7 @@ def decide(speedups, objective="latency"):
         )  # fmt: skip
 
     fresh = FreshMeasuring(
-        prepared,
+        facts_of(prepared),
         prepared.context,
         profiled,
         Problem(space, profiled.profile, goal),

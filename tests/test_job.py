@@ -10,6 +10,7 @@ from autoprec.kernels.device import capability, device_name
 from autoprec.prepare import measured_device, prepare
 from autoprec.progress import Progress
 from autoprec.settings import TuneSettings
+from autoprec.station import Station
 from autoprec.store.store import Store
 
 
@@ -26,10 +27,14 @@ class Splits:
         return {"search": -2.0, "final": -1.0}[split]
 
 
+def station(store):
+    return Station(prepare(Splits, "latency"), store, "1", lambda *heard: None, lambda note: None)
+
+
 def goal(**settings):
     with Store.open("sqlite://") as store:
         job = TuningJob(TuneSettings.check(workload="splits", **settings), store, Progress())
-        job.prepared = prepare(Splits, "latency")
+        job.station = station(store)
         return job._goal()
 
 
@@ -50,8 +55,8 @@ def write_files(plan, folder, heard):
 
     with Store.open("sqlite://") as store:
         job = TuningJob(TuneSettings.check(workload="splits"), store, Hears(), out=folder)
-        job.prepared = prepare(Splits, "latency")
-        as_it_came = as_given(job.prepared.discovery, job.prepared.context.architecture)
+        job.station = station(store)
+        as_it_came = as_given(job.station.facts.discovery, job.station.facts.context.architecture)
         return job._write_artefacts(plan(as_it_came))
 
 

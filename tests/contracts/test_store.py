@@ -151,7 +151,7 @@ def test_jobs_are_listed_newest_first(store: Store) -> None:
     assert [job.id for job in store.jobs(limit=2)] == ["j4", "j3"]
     assert [job.id for job in store.jobs(workload="minilm")] == ["j3", "j1"]
     assert [job.id for job in store.jobs(workload="minilm", state="interrupted")] == ["j1"]
-    with pytest.raises(StoreError, match="state is 'done'; use one of running, interrupted"):
+    with pytest.raises(StoreError, match="state is 'done'; use one of queued, running, interrupted"):
         store.jobs(state="done")  # type: ignore[arg-type]
 
 

@@ -47,11 +47,22 @@ class Sliced:
         return 1.0 - LIMIT * limits * float(ITEMS[slice_indices(len(ITEMS), share)].mean())
 
 
+class OnOne(SliceFirst):
+    """Slices of one workload."""
+
+    def __init__(self, measurer, goal, notes):
+        super().__init__(goal, notes.append, used=measurer.loaded.has_slices)
+        self.measurer = measurer
+
+    def judge(self, quality, *, proposer):
+        return super().judge(self.measurer, quality, proposer=proposer)
+
+
 def slices_of(workload=Sliced, *, notes=None, whole_front=False):
     loaded = load_workload(workload)
     measurer = Measurer(loaded, loaded.build_model(), loaded.examples("latency"), EagerRuntime())
     goal = Goal("latency", LIMIT, whole_front=whole_front)
-    return SliceFirst(measurer, goal, ([] if notes is None else notes).append)
+    return OnOne(measurer, goal, [] if notes is None else notes)
 
 
 def candidate(drop, asked=None, off=1.0):
@@ -129,7 +140,7 @@ class TestWhatIsJudged:
     def test_slices_are_used_in_the_second_search_on_a_measurer_too(self):
         first = slices_of()
         judge(first, 5 * LIMIT, whole=True)
-        second = SliceFirst(first._measurer, Goal("latency", LIMIT), [].append)
+        second = OnOne(first.measurer, Goal("latency", LIMIT), [])
         assert judge(second, 5 * LIMIT, whole=True) == [1.0, SHARE]
 
     def test_small_drops_tell_nothing_of_large_ones(self, learned):
