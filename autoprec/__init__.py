@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
-    from autoprec.api import best_plan, check, predict_plan, tune
+    from autoprec.api import best_plan, check, plans, predict_plan, tune
     from autoprec.apply import Applied, apply_plan
     from autoprec.cluster.handle import SubmittedJob
     from autoprec.cluster.submitting import submit
@@ -38,6 +38,7 @@ _HOME = {
     "best_plan": "autoprec.api",
     "check": "autoprec.api",
     "define_workload": "autoprec.workload",
+    "plans": "autoprec.api",
     "predict_plan": "autoprec.api",
     "slice_indices": "autoprec.slices",
     "submit": "autoprec.cluster.submitting",
@@ -57,6 +58,7 @@ __all__ = [
     "best_plan",
     "check",
     "define_workload",
+    "plans",
     "predict_plan",
     "slice_indices",
     "submit",

@@ -28,6 +28,7 @@ from autoprec.runtimes.available import DATA_FILE, GRAPH_RUNTIMES, MODEL_FILE, R
 from autoprec.runtimes.calls import MOST_FORMS
 from autoprec.runtimes.written import written_and_foreign
 from autoprec.settings import TuneSettings
+from autoprec.store.records import PlanState, StoredPlan
 from autoprec.store.store import Store
 from autoprec.workload import describe_inputs
 
@@ -119,12 +120,14 @@ def best_plan(
     *,
     objective: Objective = "latency",
     max_quality_drop: float | None = None,
-    max_bytes: int | None = None,
+    max_memory: str | int | None = None,
     runtime: str | None = EAGER,
+    device: str | None = None,
     anywhere: bool = False,
+    state: PlanState | None = None,
     store: str | None = None,
 ) -> Plan | None:
-    """Return the best plan that the store holds for a workload, or `None`.
+    """Return the best plan that the store holds for a workload and that is not retired, or `None`.
 
     A plan counts for a workload where the architecture, the inputs that are timed and the meaning of quality
     are the same; the weights may differ, as a trainer's always do. For a fingerprint the architecture counts.
@@ -134,9 +137,12 @@ def best_plan(
         objective: What the plan should make small.
         max_quality_drop: Absolute limit on the measured drop. Without one, only what a job called best
             counts, within the limits that job was given.
-        max_bytes: Limit on bytes held by weights.
+        max_memory: Limit on bytes held by weights: bytes, or `"80MB"`.
         runtime: What executes it; `apply_plan` takes plans of `eager` and `compile`. `None` for any.
+        device: Name of the device that it was measured on, with any number of threads; by default this one,
+            with the number of threads that are used here.
         anywhere: Also plans that were measured on other devices or with other numbers of threads.
+        state: Where it stands in its life cycle, such as `deployed`; by default anywhere.
         store: See `tune`.
 
     Raises:
@@ -148,16 +154,59 @@ def best_plan(
         raise SettingError(
             f"max_quality_drop is {max_quality_drop!r}; best_plan takes an absolute number, 0 or more (0.005)"
         )
+    if max_memory is not None and str(max_memory).strip().endswith("%"):
+        raise SettingError(f"max_memory is {max_memory!r}; best_plan takes a size: bytes, or '80MB'")
+    name = workload if isinstance(workload, str) else type(workload).__name__
+    limits = TuneSettings.check(workload=name, objective=objective, max_memory=max_memory)
     with Store.open(store) as opened:
         found = opened.best_plan(
-            **_wanted(workload, objective, anywhere=anywhere),
+            **_wanted(workload, objective, device=device, anywhere=anywhere),
             runtime=runtime,
             max_quality_drop=max_quality_drop,
-            max_bytes=max_bytes,
+            max_bytes=limits.byte_limit(1),
+            state=state,
             # A front reaches down to plans of any quality: without a limit they are not what is wanted.
             role="best" if max_quality_drop is None else None,
         )
     return None if found is None else Plan.from_json(found.plan, source=f"plan {found.id} of the store")
+
+
+def plans(
+    *,
+    workload: str | None = None,
+    architecture: str | None = None,
+    device: str | None = None,
+    runtime: str | None = None,
+    state: PlanState | None = None,
+    job: str | None = None,
+    limit: int | None = 100,
+    store: str | None = None,
+) -> list[StoredPlan]:
+    """Return the plans of the store that match everything given, the newest first.
+
+    Args:
+        workload: Reference of the workload, as its job was given it.
+        architecture: Fingerprint of the model's structure.
+        device: Name of the device that they were measured on.
+        runtime: What executes them.
+        state: Where they stand in their life cycle.
+        job: Id of the job that found them.
+        limit: Most plans; `None` for all.
+        store: See `tune`.
+
+    Raises:
+        StoreError: The store cannot be used.
+    """
+    with Store.open(store) as opened:
+        return opened.plans(
+            workload=workload,
+            architecture=architecture,
+            device_name=device,
+            runtime=runtime,
+            state=state,
+            job_id=job,
+            limit=limit,
+        )
 
 
 def predict_plan(
@@ -167,6 +216,7 @@ def predict_plan(
     max_quality_drop: str | float,
     max_memory: str | int | None = None,
     runtime: str | None = EAGER,
+    device: str | None = None,
     anywhere: bool = False,
     store: str | None = None,
 ) -> Plan | None:
@@ -182,7 +232,8 @@ def predict_plan(
         max_quality_drop: Limit on the drop, absolute (0.005) or relative (`"1%"`).
         max_memory: Limit on bytes held by weights: bytes, `"80MB"` or `"40%"`.
         runtime: What executes it; `None` for the one that is expected to be best.
-        anywhere: See `best_plan`.
+        device: See `best_plan`.
+        anywhere: The same.
         store: See `tune`.
 
     Raises:
@@ -196,7 +247,7 @@ def predict_plan(
         max_memory=max_memory,
         runtime=runtime or EAGER,
     )
-    wanted = _wanted(workload, objective, anywhere=anywhere)
+    wanted = _wanted(workload, objective, device=device, anywhere=anywhere)
     predicted: list[Plan] = []
     with Store.open(store) as opened:
         for each in RUNTIMES if runtime is None else settings.runtimes:
@@ -211,21 +262,23 @@ def predict_plan(
     return min(predicted, key=rank_of, default=None)
 
 
-def _wanted(workload: Any, objective: Objective, *, anywhere: bool) -> dict[str, Any]:
+def _wanted(workload: Any, objective: Objective, *, device: str | None, anywhere: bool) -> dict[str, Any]:
     """Return what a stored plan has to be of, to count for a workload here."""
-    device, wanted = CPU, dict[str, Any](objective=objective)
+    place, wanted = CPU, dict[str, Any](objective=objective)
     if isinstance(workload, str) and re.fullmatch("[0-9a-f]{32}", workload):
         wanted["architecture"] = workload
     else:
         loaded = load_workload(workload)
         examples, model = loaded.examples(purpose_of(objective)), loaded.build_model()
-        device = devices_of(model)[0]
+        place = devices_of(model)[0]
         wanted["architecture"] = architecture_fingerprint(model)
         wanted["metric"] = loaded.quality_name
         wanted["shapes"] = [describe_inputs(example.inputs) for example in examples]
     if anywhere:
         return wanted
-    here = measured_device(device)
+    if device is not None:
+        return wanted | {"device_name": device}
+    here = measured_device(place)
     return wanted | {"device_name": here.name, "threads": here.threads}
 
 

@@ -24,6 +24,7 @@ def run_best(
     out: Path | None,
     *,
     predict: bool,
+    device: str | None = None,
 ) -> int:
     """Show the best plan of the store, measured or predicted; return the exit code.
 
@@ -39,23 +40,23 @@ def run_best(
             raise SettingError("plans best --predict needs --max-quality-drop: 0.005, or 1%")
         plan = predict_plan(
             workload, objective=objective, max_quality_drop=max_quality_drop, max_memory=max_memory,
-            runtime=wanted, store=store,
+            runtime=wanted, device=device, store=store,
         )  # fmt: skip
     else:
-        if max_memory is not None:
-            raise SettingError("--max-memory goes with --predict")
         plan = best_plan(
             workload,
             objective=objective,
             max_quality_drop=_limit(max_quality_drop),
+            max_memory=max_memory,
             runtime=wanted,
+            device=device,
             store=store,
         )
     if plan is None:
+        what = "whole profile" if predict else "such plan"
+        where = "here" if device is None else f"on {device}"
         console.print(
-            f"The store holds no {'whole profile' if predict else 'such plan'} for {workload} here; "
-            "autoprec tune measures one",
-            soft_wrap=True,
+            f"The store holds no {what} for {workload} {where}; autoprec tune measures one", soft_wrap=True
         )
         return 1
     if plan.prediction is not None and plan.prediction.keeps_limits < SURE:

@@ -9,8 +9,12 @@ import typer
 
 from autoprec.bench_cli import bench
 from autoprec.cluster_cli import jobs, submit
+from autoprec.plans_cli import plans
 from autoprec.policy_cli import policy
 from autoprec.profile_cli import profile
+from autoprec.serve_cli import serve
+from autoprec.store_cli import store as store_app
+from autoprec.tokens_cli import tokens
 
 app = typer.Typer(
     help="Find the numeric format that each layer of a PyTorch model should run in, by measuring it.",
@@ -105,36 +109,15 @@ def check(
     raise typer.Exit(run_check(plan, workload))
 
 
-plans = typer.Typer(help="Ask the store for plans.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(plans, name="plans")
 app.add_typer(bench, name="bench")
 app.add_typer(policy, name="policy")
 app.add_typer(profile, name="profile")
 app.add_typer(jobs, name="jobs")
+app.add_typer(store_app, name="store")
+app.add_typer(tokens, name="tokens")
 app.command()(submit)
-
-
-@plans.command("best")
-def plans_best(
-    workload: Annotated[str, typer.Argument(help=WORKLOAD_HELP)],
-    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
-    max_quality_drop: Annotated[
-        str | None, typer.Option(help="0.005; with --predict also 1% of the baseline's quality.")
-    ] = None,
-    max_memory: Annotated[str | None, typer.Option(help="With --predict: 80MB, or 40% of now.")] = None,
-    runtime: Annotated[str, typer.Option(help="eager, compile, onnxruntime, openvino, or any.")] = "any",
-    predict: Annotated[
-        bool, typer.Option("--predict", help="The best plan expected, from the measured runs of others.")
-    ] = False,
-    store: Annotated[str | None, typer.Option(help="URL or file of the store.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
-) -> None:
-    """Show the best plan that was measured for WORKLOAD here, or with --predict the best that is expected."""
-    from autoprec.asking import run_best
-
-    raise typer.Exit(
-        run_best(workload, objective, max_quality_drop, max_memory, runtime, store, out, predict=predict)
-    )
+app.command()(serve)
 
 
 @app.command()

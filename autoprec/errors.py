@@ -32,6 +32,10 @@ class StoreError(UserError):
     """A store cannot be opened, or its schema is not the one this version writes."""
 
 
+class MissingError(StoreError):
+    """A store holds nothing under the key that was asked for."""
+
+
 class CandidateError(AutoPrecError):
     """One candidate failed (exception, out of memory, NaN, not applied as asked).
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from autoprec.errors import SettingError
@@ -16,11 +18,23 @@ def write_in_one_step(target: Path, content: bytes) -> None:
         OSError: The file cannot be written.
         ValueError: The path cannot name a file.
     """
+    with put_in_one_step(target) as part:
+        part.write_bytes(content)
+
+
+@contextmanager
+def put_in_one_step(target: Path) -> Iterator[Path]:
+    """Give a file beside `target` to write; it takes its place after the body, unless that raises.
+
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: The path cannot name a file.
+    """
     part: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
             part = Path(file.name)
-            file.write(content)
+        yield part
         part.chmod(0o644)
         part.replace(target)
     except BaseException:

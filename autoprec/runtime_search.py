@@ -152,11 +152,17 @@ class RuntimeSearch:
         return trial
 
     def _shared(self, plan_key: str, proposer: str, enough: float) -> Run | None:
-        """Take a run over from the store, or claim it for this job; another that measures it is waited for."""
+        """Take a run over from the store, or claim it for this job; where another measures it, wait."""
         store, place = self._parts.store, (self._parts.job_id, self.context_key, plan_key)
         while True:
             run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
-            if run is not None or store.claim_run(*place, seconds=CLAIM_SECONDS):
+            if run is not None:
+                return run
+            if store.claim_run(*place, seconds=CLAIM_SECONDS):
+                # Another may have finished it between the two.
+                run = store.attach_run(*place, searcher=proposer, sliced_above=enough)
+                if run is not None:
+                    store.abandon_run(*place, fresh=False)
                 return run
             time.sleep(CLAIM_PAUSE)
 

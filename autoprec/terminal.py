@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
+
 from rich.console import Console
 
 INTERRUPTED = 130
@@ -16,6 +19,11 @@ def make_console() -> Console:
     if not console.is_terminal:
         console.width = LOG_WIDTH
     return console
+
+
+def this_user() -> str:
+    """Return who runs this process, for the audit trail."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def interval_text(value: float, low: float, high: float) -> str:

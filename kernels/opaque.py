@@ -8,6 +8,7 @@ whole model stays one graph that calls the kernel as PyTorch does.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from abc import abstractmethod
@@ -35,6 +36,7 @@ class OpaqueModule(FormatModule):
 
     def hide(self) -> None:
         """Let compiled graphs call the kernel as a whole."""
+        _register()
         # The smallest free number: a plan that is built again has the same graph, which inductor then finds
         # in its cache.
         with _LOCK:
@@ -66,6 +68,14 @@ def _run(inputs: Tensor, handle: int) -> Tensor:
     return _MODULES[handle].compute_opaque(inputs).to(inputs.dtype).contiguous()
 
 
+@functools.cache
+def _register() -> None:
+    """Give the operator its kernel. That imports dynamo, for a second, so it waits until there is a need."""
+    # Dynamo would trace into it again when a compiled graph calls it.
+    kernel = torch.compiler.disable(_run)  # type: ignore[no-untyped-call]
+    torch.library.impl("autoprec::opaque_kernel", "CPU", kernel)
+
+
 def _shape(inputs: Tensor, handle: int) -> Tensor:
     return _MODULES[handle].result_like(inputs)
 
@@ -73,6 +83,4 @@ def _shape(inputs: Tensor, handle: int) -> Tensor:
 torch.library.define(
     "autoprec::opaque_kernel", "(Tensor inputs, int handle) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
 )
-# Dynamo would trace into it again when a compiled graph calls it.
-torch.library.impl("autoprec::opaque_kernel", "CPU", torch.compiler.disable(_run))  # type: ignore[no-untyped-call]
 torch.library.register_fake("autoprec::opaque_kernel", _shape)

@@ -78,6 +78,11 @@ class AuditStore:
 
         return self._db.read(body)
 
+    @staticmethod
+    def may_become(state: PlanState, wanted: PlanState) -> bool:
+        """Say whether a plan in one state may be moved to another, or is there."""
+        return wanted == state or wanted in TRANSITIONS[state]
+
     def set_plan_state(self, plan_id: int, state: PlanState, *, who: str, note: str = "") -> StoredPlan:
         """Move a plan along its life cycle, and note who did; a plan that is there already stays.
 

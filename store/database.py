@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
-from autoprec.errors import StoreError
+from autoprec.errors import MissingError, StoreError
 from autoprec.store import engine as engines
 from autoprec.store.faults import explain, is_transient
 from autoprec.store.models import Base, ContextRow, JobRow, PlanRow, PolicyRow, TokenRow
@@ -79,8 +79,12 @@ class Database:
 
     def insert(self, table: type[Base], values: dict[str, Any]) -> Any:
         """Return an INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+        return self.insert_rows(table, [values])
+
+    def insert_rows(self, table: type[Base], rows: list[dict[str, Any]]) -> Any:
+        """Return the same for several rows."""
         dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        return dialect.insert(table).values(values)
+        return dialect.insert(table).values(rows)
 
     def insert_new(self, session: Session, table: type[Base], values: dict[str, Any], *key: str) -> None:
         """Insert a row unless one with its key is there: from a first try, or from another process."""
@@ -90,11 +94,11 @@ class Database:
         """Return the row with this key; `for_update` keeps others from changing it until the end.
 
         Raises:
-            StoreError: There is none.
+            MissingError: There is none.
         """
         row = session.get(table, key, with_for_update=for_update)
         if row is None:
-            raise StoreError(f"store {self.location!r} has no {_KINDS[table]} {key!r}")
+            raise MissingError(f"store {self.location!r} has no {_KINDS[table]} {key!r}")
         return row
 
     def _transact(self, engine: Engine, body: Callable[[Session], T]) -> T:

@@ -92,10 +92,13 @@ class RunStore:
 
         self._db.write(body)
 
-    def job_runs(self, job_id: str, *, context_key: str | None = None) -> list[Run]:
+    def job_runs(
+        self, job_id: str, *, context_key: str | None = None, offset: int = 0, limit: int | None = None
+    ) -> list[Run]:
         """Return the runs of a job, its own and those taken over, in the order in which it got them.
 
-        With a context only those that hold for it: a job may measure in several runtimes.
+        With a context only those that hold for it: a job may measure in several runtimes. `offset` and
+        `limit` give a page of them.
 
         `searcher` is who proposed the plan in this job; `cached` says which runs were taken over.
 
@@ -107,6 +110,8 @@ class RunStore:
             .join(JobRunRow, JobRunRow.run_id == RunRow.id)
             .where(JobRunRow.job_id == job_id)
             .order_by(JobRunRow.id)
+            .offset(offset)
+            .limit(limit)
         )
         if context_key is not None:
             query = query.where(RunRow.context_key == context_key)

@@ -93,6 +93,11 @@ def alembic_config() -> Config:
     return config
 
 
+def head_revision() -> str:
+    """Return the revision of the schema that this version writes."""
+    return str(ScriptDirectory.from_config(alembic_config()).get_current_head())
+
+
 def _revision(connection: Connection) -> str | None:
     options = {"version_table": VERSION_TABLE}
     return MigrationContext.configure(connection, opts=options).get_current_revision()

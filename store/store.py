@@ -11,10 +11,14 @@ from autoprec.store.jobs import JobStore
 from autoprec.store.leases import LeaseStore
 from autoprec.store.plans import PlanStore
 from autoprec.store.runs import RunStore
+from autoprec.store.schema import head_revision
 from autoprec.store.tokens import TokenStore
+from autoprec.store.transfer import TransferStore
 
 
-class Store(JobStore, LeaseStore, RunStore, PlanStore, AuditStore, TokenStore, DeviceProfileStore):
+class Store(
+    JobStore, LeaseStore, RunStore, PlanStore, AuditStore, TokenStore, DeviceProfileStore, TransferStore
+):
     """Everything that was measured, and what was made of it.
 
     Thread-safe: share one `Store` between the threads of a process. Any number of processes may open the
@@ -36,6 +40,11 @@ class Store(JobStore, LeaseStore, RunStore, PlanStore, AuditStore, TokenStore, D
         """The URL, its password hidden."""
         self.location = database.location
         """Where the store lies, for people: a path, or the URL."""
+
+    @property
+    def revision(self) -> str:
+        """The schema's revision: that of this version, or the store could not have been opened."""
+        return head_revision()
 
     @classmethod
     def open(cls, url: str | None = None, *, upgrade: bool = True) -> Store:

@@ -21,13 +21,16 @@ MISSING = (
     "the PostgreSQL half of the store's contract was NOT tested"
 )
 
+OPTIONS = "-c fsync=off -c shared_buffers=16MB"
+
 
 class PostgresServer:
     """A running server that only this test run knows the password of."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, options: str = OPTIONS) -> None:
         self._binaries = binaries
         self._folder = folder
+        self._options = options
         self._password = secrets.token_hex(8)
         self._numbers = itertools.count()
         # PostgreSQL refuses to run as root.
@@ -55,8 +58,8 @@ class PostgresServer:
 
     def start(self) -> None:
         options = (
-            f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off "
-            "-c shared_buffers=16MB -c max_connections=60"
+            f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' "
+            f"-c max_connections=60 {self._options}"
         )
         self._call("pg_ctl", "start", "-D", "data", "-l", "log", "-w", "-o", options)
 
@@ -87,7 +90,7 @@ class PostgresServer:
         )  # fmt: skip
 
 
-def _find_binaries() -> Path | None:
+def find_binaries() -> Path | None:
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     for folder in [*debian, *map(Path, os.environ.get("PATH", "").split(os.pathsep))]:
         if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
@@ -98,7 +101,7 @@ def _find_binaries() -> Path | None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A server for the whole test run; the test is skipped where there are no binaries."""
-    binaries = _find_binaries()
+    binaries = find_binaries()
     if binaries is None:
         pytest.skip(MISSING)
     folder = Path(tempfile.mkdtemp(prefix="autoprec-postgres-"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -58,6 +59,8 @@ class RayClient:
         with _told(f"{given} does not answer as a Ray dashboard does"):
             from ray.job_submission import JobSubmissionClient
 
+            for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+                logging.getLogger(name).setLevel(logging.WARNING)  # they tell of every upload
             self._client = JobSubmissionClient(given)
 
     def submit(self, entrypoint: str, submission: str, folder: Path) -> None:

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from sqlalchemy import URL
+
 from autoprec.cluster.place import STORE_FILE
 from autoprec.errors import UserError
 
@@ -19,19 +21,22 @@ LEFT_OUT = frozenset({
 """Directories that never travel."""
 
 
-def stage(source: Path | None, target: Path, store_url: str) -> None:
+def stage(source: Path | None, target: Path, store: URL) -> None:
     """Copy what travels, and where the store is, into an empty directory.
+
+    A SQLite store among the files stays: to copy a file that this process has open as a database takes its
+    locks away, after which others damage it (section 2.2 of "How To Corrupt An SQLite Database File").
 
     Args:
         source: The workload's directory, or `None`.
         target: The directory, which only this user may read.
-        store_url: The store's URL, password included.
+        store: The store's URL, password included.
 
     Raises:
         UserError: The files are too large, or one cannot be read.
     """
     if source is not None:
-        files = list(_files(source))
+        files = [file for file in _files(source) if not str(file).startswith(str(store.database))]
         sizes = {file: file.stat().st_size for file in files}
         total = sum(sizes.values())
         if total > MOST_BYTES:
@@ -50,7 +55,7 @@ def stage(source: Path | None, target: Path, store_url: str) -> None:
             except OSError as error:
                 raise UserError(f"cannot read {str(file)!r} to send it: {error.strerror or error}") from error
     place = target / STORE_FILE
-    place.write_text(store_url, encoding="utf-8")
+    place.write_text(store.render_as_string(hide_password=False), encoding="utf-8")
     place.chmod(0o600)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from autoprec.errors import SettingError, UserError
 from autoprec.plan import Plan
 from autoprec.store.records import Job
 from autoprec.store.store import Store
+from autoprec.terminal import this_user
 
 ENDED = ("interrupted", "failed", "finished")
 DEAD = "dead"
@@ -64,7 +63,7 @@ class SubmittedJob:
     def status(self) -> str:
         """Return its state: `queued`, `running`, `interrupted`, `failed`, `finished`, or `dead`.
 
-        A job is dead that says it runs, and whose driver was not heard of for a minute.
+        A job is dead that says it runs, and whose driver was not heard of for half a minute.
 
         Raises:
             StoreError: The store cannot be used, or has no such job.
@@ -137,7 +136,7 @@ class SubmittedJob:
             if state != "finished":
                 why = f": {job.message}" if job.message else ""
                 raise UserError(
-                    f"job {self.id} is {state}{why}; go on with it by autoprec jobs resume {self.id}"
+                    f"job {self.id} is {state}{why}; go on with it by: autoprec jobs resume {self.id}"
                 )
             kept: dict[str, list[Plan]] = {"best": [], "lossless": [], "front": []}
             for found in store.plans(job_id=self.id, limit=None):
@@ -146,11 +145,6 @@ class SubmittedJob:
         return JobOutcome(
             job, best[0] if best else None, lossless[0] if lossless else None, tuple(kept["front"])
         )
-
-
-def this_user() -> str:
-    """Return who runs this process, for the audit trail."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def state_of(store: Store, job: Job) -> str:

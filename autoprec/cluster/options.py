@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from autoprec.cluster.remote_station import StationOrder
 from autoprec.envs.space import purpose_of
 from autoprec.errors import SettingError
 from autoprec.settings import TuneSettings
 from autoprec.store.records import Job
+
+
+@dataclass(frozen=True)
+class StationOrder:
+    """What a station is to measure.
+
+    Attributes:
+        job_id: The job.
+        workload: Reference of the workload, as it can be loaded there.
+        purpose: Which example inputs are timed.
+        groups: See `discover`.
+        exclude: The same.
+        threads: Threads that compute, one on each core that the station holds; 0 for a GPU, which holds none.
+    """
+
+    job_id: str
+    workload: str
+    purpose: Literal["latency", "throughput"]
+    groups: tuple[str, ...]
+    exclude: tuple[str, ...]
+    threads: int
 
 
 class ClusterOptions(BaseModel):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from autoprec.cluster.remote_station import RemoteStation, StationOrder
+from autoprec.cluster.options import StationOrder
+from autoprec.cluster.remote_station import RemoteStation
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Goal
-from autoprec.errors import SettingError, one_line
+from autoprec.errors import AutoPrecError, SettingError
 from autoprec.execute import RunRequest, failed_run
 from autoprec.facts import Facts
 from autoprec.fresh import plan_cost
@@ -36,8 +37,12 @@ STARTS = 3
 """A station whose process died this often before it was ready is not tried again."""
 
 
+class StationsClosedError(AutoPrecError):
+    """The job ends, and its stations with it."""
+
+
 @dataclass
-class _Slot:
+class Slot:
     """A place on a device for one station.
 
     Attributes:
@@ -69,6 +74,7 @@ class StationPool:
         run_seconds: Longest that one run may take before it is stopped and counts as failed.
         note: Hears what the user should know.
         phase: Hears what is waited for.
+        launch: Starts the process of a station; by default an actor on the slot's node.
 
     Raises:
         SettingError: No node can ever hold such a station.
@@ -86,19 +92,20 @@ class StationPool:
         run_seconds: float,
         note: Callable[[str], None],
         phase: Callable[[str], None],
+        launch: Callable[[StationOrder, Slot], Any] | None = None,
     ) -> None:
         self._order = order
+        self._launch = launch or self._launch_there
         self._gpu = gpu
         self._device = device
         self._run_seconds = run_seconds
         self._note = note
-        self._idle: queue.Queue[_Slot] = queue.Queue()
+        self._idle: queue.Queue[Slot] = queue.Queue()
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
         self._facts: Facts | None = None
         self._failure: BaseException | None = None
         self._closed = False
-        self._others: set[str] = set()
         self._slots = _slots(gpu, threads)[:most]
         if not self._slots:
             wanted = "a GPU" if gpu else f"{threads or 1} free CPUs"
@@ -123,6 +130,11 @@ class StationPool:
         """How many plans are measured at once, when every device is free."""
         with self._lock:
             return max(1, len(self._slots))
+
+    @property
+    def idle(self) -> int:
+        """How many stations wait for work now."""
+        return self._idle.qsize()
 
     def profile(self, wanted: ToProfile) -> tuple[Context, Profiled, list[str]]:
         """See `Measuring`. A station that dies meanwhile is replaced, and the profile made again."""
@@ -177,10 +189,19 @@ class StationPool:
         for actor in actors:
             ray.kill(actor)
 
-    @contextmanager
-    def _station(self) -> Iterator[_Slot]:
-        """Hold an idle station while the body runs; one that was lost in it is replaced."""
-        slot = self._idle.get()
+    @contextlib.contextmanager
+    def _station(self) -> Iterator[Slot]:
+        """Hold an idle station while the body runs; one that was lost in it is replaced.
+
+        Raises:
+            StationsClosedError: The job ends.
+        """
+        slot = None
+        while slot is None:
+            if self._closed:
+                raise StationsClosedError("the job ends")
+            with contextlib.suppress(queue.Empty):
+                slot = self._idle.get(timeout=PAUSE)
         try:
             yield slot
         finally:
@@ -189,7 +210,7 @@ class StationPool:
             elif not self._closed:
                 threading.Thread(target=self._bring_up, args=(slot,), daemon=True, name="station").start()
 
-    def _call(self, slot: _Slot, method: str, seconds: float, *arguments: object) -> Any:
+    def _call(self, slot: Slot, method: str, seconds: float | None, *arguments: object) -> Any:
         """Call a station. One that hangs or dies is gone after, and its slot without one.
 
         Raises:
@@ -206,9 +227,11 @@ class StationPool:
             raise
         except RayActorError as error:
             slot.actor = None
-            raise StationLostError(f"the station on {slot.place} died ({one_line(error)})") from error
+            if self._closed:
+                raise StationsClosedError("the job ends") from error
+            raise StationLostError(f"the station on {slot.place} died") from error
 
-    def _bring_up(self, slot: _Slot) -> None:
+    def _bring_up(self, slot: Slot) -> None:
         """Start a station in a slot and let it join, or give the slot up; the first failure of all counts."""
         try:
             for attempt in itertools.count(1):
@@ -217,8 +240,10 @@ class StationPool:
                 if not _is_alive(slot.node):
                     self._give_up(slot, f"{slot.place} is gone")
                     return
-                slot.actor = self._start(slot)
+                order = StationOrder(**{**vars(self._order), "threads": slot.threads})
+                slot.actor = self._launch(order, slot)
                 try:
+                    self._call(slot, "pid", None)  # however long another job has the device
                     self._join(slot, self._call(slot, "start", PROFILE_SECONDS))
                     return
                 except StationLostError:
@@ -232,8 +257,7 @@ class StationPool:
             if not self._closed:
                 self._give_up(slot, str(error), error)
 
-    def _start(self, slot: _Slot) -> Any:
-        order = StationOrder(**{**vars(self._order), "threads": slot.threads})
+    def _launch_there(self, order: StationOrder, slot: Slot) -> Any:
         options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 0} if self._gpu else {"num_cpus": slot.threads}
         placed = NodeAffinitySchedulingStrategy(slot.node, soft=False)
         return (
@@ -242,7 +266,7 @@ class StationPool:
             .remote(order)
         )
 
-    def _join(self, slot: _Slot, facts: Facts) -> None:
+    def _join(self, slot: Slot, facts: Facts) -> None:
         device = facts.context.device
         with self._ready:
             if self._device is not None and self._device.lower() not in device.name.lower():
@@ -259,7 +283,7 @@ class StationPool:
             slot.actor = None
             self._give_up(slot, f"{slot.place} is left to other jobs: {misfit}")
 
-    def _give_up(self, slot: _Slot, reason: str, error: BaseException | None = None) -> None:
+    def _give_up(self, slot: Slot, reason: str, error: BaseException | None = None) -> None:
         """Do without a slot. With the last one goes the job, where none was ever ready."""
         with self._ready:
             self._slots = [other for other in self._slots if other is not slot]
@@ -279,9 +303,9 @@ class StationPool:
                 return
 
 
-def _slots(gpu: bool, threads: int | None) -> list[_Slot]:
+def _slots(gpu: bool, threads: int | None) -> list[Slot]:
     """Return the places for stations that the nodes of the cluster have, one of each node first."""
-    by_node: list[list[_Slot]] = []
+    by_node: list[list[Slot]] = []
     for node in ray.nodes():
         if not node["Alive"]:
             continue
@@ -293,7 +317,7 @@ def _slots(gpu: bool, threads: int | None) -> list[_Slot]:
             cores = int(has.get("CPU", 0))
             each = threads or cores
             count = cores // each if each else 0
-        by_node.append([_Slot(node["NodeID"], name, each) for _ in range(count)])
+        by_node.append([Slot(node["NodeID"], name, each) for _ in range(count)])
     deepest = max((len(slots) for slots in by_node), default=0)
     return [slots[rank] for rank in range(deepest) for slots in by_node if rank < len(slots)]
 

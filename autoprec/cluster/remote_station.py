@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
 
+from autoprec.cluster.options import StationOrder
 from autoprec.cluster.place import open_store
 from autoprec.envs.profile import Profiled
 from autoprec.envs.space import Goal
@@ -19,27 +18,6 @@ from autoprec.store.records import Context, Run
 
 TELLING_SECONDS = 1.0
 """Least time between two notes in the store on what a station does."""
-
-
-@dataclass(frozen=True)
-class StationOrder:
-    """What a station is to measure.
-
-    Attributes:
-        job_id: The job.
-        workload: Reference of the workload, as it can be loaded there.
-        purpose: Which example inputs are timed.
-        groups: See `discover`.
-        exclude: The same.
-        threads: Threads that compute, one on each core that the station holds; 0 for a GPU, which holds none.
-    """
-
-    job_id: str
-    workload: str
-    purpose: Literal["latency", "throughput"]
-    groups: tuple[str, ...]
-    exclude: tuple[str, ...]
-    threads: int
 
 
 class RemoteStation:

@@ -11,13 +11,14 @@ from typing import Any
 
 from autoprec.cluster.client import RayClient
 from autoprec.cluster.files import stage
-from autoprec.cluster.handle import SubmittedJob, this_user
+from autoprec.cluster.handle import SubmittedJob
 from autoprec.cluster.options import ClusterOptions
 from autoprec.errors import SettingError, UserError
 from autoprec.settings import TuneSettings
 from autoprec.store.engine import resolve
 from autoprec.store.records import Job
 from autoprec.store.store import Store
+from autoprec.terminal import this_user
 
 BEGIN_SECONDS = 120.0
 """How long to wait for a job to begin, before it is left to begin later."""
@@ -131,8 +132,7 @@ def _send(
     try:
         with tempfile.TemporaryDirectory(prefix="autoprec-submit-") as folder:
             source = None if options.folder is None else Path(options.folder)
-            url = resolve(store).render_as_string(hide_password=False)
-            stage(source, Path(folder), url)
+            stage(source, Path(folder), resolve(store))
             entrypoint = f"{options.python} -m autoprec.cluster.supervisor {job.id}"
             client.submit(entrypoint, submission, Path(folder))
         opened.update_job(job.id, submission_id=submission)

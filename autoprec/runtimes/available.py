@@ -7,13 +7,13 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from autoprec.errors import RuntimeRefusedError, one_line
-from autoprec.kernels.registry import Operation
 from autoprec.plan import COMPILE, EAGER
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from autoprec.kernels.registry import Operation
     from autoprec.runtimes.graph_runtime import GraphRuntime
 
 GRAPH_RUNTIMES = {

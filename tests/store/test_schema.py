@@ -12,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
-from store_samples import make_context, make_job, make_run
+from store_samples import make_context, make_job, make_plan, make_run
 
 from autoprec.errors import StoreError
 from autoprec.store.engine import make_engine, resolve
@@ -178,3 +178,30 @@ def test_sqlite_file_has_the_settings_that_the_store_counts_on(tmp_path: Path) -
         assert connection.scalar(text("PRAGMA synchronous")) == 1
         assert connection.scalar(text("PRAGMA busy_timeout")) == 10_000
     engine.dispose()
+
+
+def test_plans_from_before_the_service_are_found_by_what_their_json_says(url: str, engine: Engine) -> None:
+    _migrate(engine, "0005")
+    key, moment, plan = make_context().key, "2026-01-01 00:00:00.000000", make_plan().to_json()
+    with engine.begin() as connection:
+        for table, columns, values in (
+            ("contexts", "key, workload, fingerprint, architecture, purpose, shapes, device_name,"
+             " device_capability, runtime, threads, versions, created_at",
+             f"'{key}', 'w', 'f1', 'a1', 'latency', '[]', 'cpu-1', 'c', 'eager', 2, '{{}}', '{moment}'"),
+            ("jobs", "id, workload, settings, settings_key, state, phase, elapsed_seconds, created_at,"
+             " updated_at",
+             f"'old', 'minilm', '{{}}', 's', 'finished', '', 1, '{moment}', '{moment}'"),
+            ("plans", "digest, job_id, context_key, plan_key, role, plan, speedup, plan_bytes, quality_drop,"
+             " created_at",
+             f"'d', 'old', '{key}', 'p', 'best', :plan, 2.0, 1000, 0.01, '{moment}'"),
+        ):  # fmt: skip
+            given = {"plan": plan} if table == "plans" else {}
+            connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({values})"), given)
+    with Store.open(url) as store:
+        found = store.best_plan(
+            fingerprint="f1", architecture="a1", workload="minilm", device_name="cpu-1", threads=2,
+            runtime="eager", metric="accuracy", shapes=("int64 1x16",), objective="latency",
+        )  # fmt: skip
+        assert found is not None and (found.state, found.plan) == ("candidate", plan)
+        assert store.best_plan(metric="other") is None
+        assert store.job("old").progress == {}
