@@ -30,11 +30,10 @@ def run_list(store: str | None, state: Any, limit: int) -> int:
     table = Table("job", "workload", "state", "phase", "runs", "best", "owner", "age")
     with Store.open(store) as opened:
         for job in opened.jobs(limit=limit, state=state):
-            best = job.progress.get("best_speedup")
             age = (utc_now() - job.created_at).total_seconds()
             table.add_row(
                 job.id, job.workload, state_of(opened, job), job.phase, _runs(job),
-                "" if best is None else f"{best:.2f}x", job.owner or "", _duration(age),
+                _best(job), job.owner or "", _duration(age),
             )  # fmt: skip
     console.print(table if table.row_count else "There are no such jobs in the store.")
     return 0
@@ -113,6 +112,15 @@ def _runs(job: Job) -> str:
     if runs is None:
         return ""
     return f"{runs}/{most}" if most else str(runs)
+
+
+def _best(job: Job) -> str:
+    """Return the best figure so far of what the job makes small."""
+    memory = job.settings.get("objective") == "memory"
+    best = job.progress.get("best_bytes" if memory else "best_speedup")
+    if best is None:
+        return ""
+    return f"{best / 1e6:.3g} MB" if memory else f"{best:.2f}x"
 
 
 def _duration(seconds: float) -> str:

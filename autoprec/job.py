@@ -90,6 +90,10 @@ class TuningJob:
         """Wall seconds used by the job, over all resumes."""
         return self.job.elapsed_seconds + time.perf_counter() - self._started
 
+    def discount(self, seconds: float) -> None:
+        """Take time in which the job waited for a device out of what it has used."""
+        self._started += seconds
+
     def run(self) -> TuneResult:
         """Do the job. Whatever ends it, the store says in which state it is.
 

@@ -17,6 +17,9 @@ from autoprec.errors import UserError, one_line
 
 LOCAL = "http://127.0.0.1:8265"
 START_SECONDS = 120
+TOKEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+"""Where Ray looks for its token where no variable names it."""
 
 
 class ClusterError(UserError):
@@ -56,6 +59,8 @@ class RayClient:
             raise ClusterError(
                 f"nobody listens at {given}; start the head of a cluster with: ray start --head"
             )
+        if any(name in os.environ for name in TOKEN) or TOKEN_FILE.exists():
+            os.environ.setdefault("RAY_AUTH_MODE", "token")  # else Ray sends it nowhere
         with _told(f"{given} does not answer as a Ray dashboard does"):
             from ray.job_submission import JobSubmissionClient
 
@@ -156,17 +161,22 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _start_local_ray() -> None:
-    """Start Ray on this machine where no dashboard listens yet; it stays when this process ends."""
+    """Start Ray on this machine where no dashboard listens yet; it stays when this process ends.
+
+    It asks for a token, since its ports are open to the network; one is made where there is none.
+    """
     if _listens("127.0.0.1", 8265):
         return
-    ray = Path(sys.executable).parent / "ray"
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [str(ray), "start", "--head", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    ray = str(Path(sys.executable).parent / "ray")
+    environment = {"RAY_AUTH_MODE": "token", **os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    start = [ray, "start", "--head", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    make_token = [ray, "get-auth-token", "--generate"]
     try:
-        subprocess.run(  # noqa: S603  (nothing of it is the user's)
-            command, check=True, env=environment, timeout=START_SECONDS, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        for command in (start,) if any(name in os.environ for name in TOKEN) else (make_token, start):
+            subprocess.run(  # noqa: S603  (nothing of it is the user's)
+                command, check=True, env=environment, timeout=START_SECONDS, capture_output=True, text=True,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or getattr(error, "stdout", None) or one_line(error)
         last = str(said).strip().splitlines()[-1:]

@@ -74,6 +74,7 @@ class Heartbeat(Progress):
             "seconds": round(standing.seconds, 1),
             "max_seconds": standing.max_seconds,
             "best_speedup": None if best is None else round(1 / best.time, 4),
+            "best_bytes": None if best is None else round(best.bytes),
             "best_drop": None if best is None else best.drop,
         }
 
@@ -123,6 +124,7 @@ def drive(job: Job, store: Store, token: str) -> None:
             note=progress.note,
             phase=tuning.phase,
         )
+        tuning.discount(pool.waited)
         try:
             yield pool
         finally:

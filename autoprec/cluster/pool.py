@@ -76,6 +76,9 @@ class StationPool:
         phase: Hears what is waited for.
         launch: Starts the process of a station; by default an actor on the slot's node.
 
+    Attributes:
+        waited: Seconds until the first device was free.
+
     Raises:
         SettingError: No node can ever hold such a station.
         UserError: The workload cannot be used.
@@ -111,6 +114,8 @@ class StationPool:
             wanted = "a GPU" if gpu else f"{threads or 1} free CPUs"
             raise SettingError(f"no node of the cluster has {wanted}: a station cannot be placed anywhere")
         phase("waiting for a device")
+        self._asked = time.perf_counter()
+        self.waited = 0.0
         for slot in self._slots:
             threading.Thread(target=self._bring_up, args=(slot,), daemon=True, name="station").start()
         with self._ready:
@@ -244,6 +249,8 @@ class StationPool:
                 slot.actor = self._launch(order, slot)
                 try:
                     self._call(slot, "pid", None)  # however long another job has the device
+                    with self._lock:
+                        self.waited = self.waited or time.perf_counter() - self._asked
                     self._join(slot, self._call(slot, "start", PROFILE_SECONDS))
                     return
                 except StationLostError:
