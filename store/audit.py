@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from autoprec.errors import StoreError
-from autoprec.store.checks import one_of
+from autoprec.store.checks import digest_of, one_of
 from autoprec.store.database import Database
 from autoprec.store.models import AuditRow, PlanRow
 from autoprec.store.records import AuditEvent, PlanState, StoredPlan, utc_now
@@ -22,6 +22,8 @@ TRANSITIONS: dict[str, tuple[PlanState, ...]] = {
     "retired": ("candidate",),
 }
 """What a plan may become."""
+PLACE = ("architecture", "device_name", "runtime", "objective")
+"""Of plans that agree in these at most one is deployed."""
 
 
 class AuditStore:
@@ -104,6 +106,7 @@ class AuditStore:
                         f"plan {plan_id} is {row.state} and cannot become {wanted}; it can become {allowed}"
                     )
                 if wanted == "deployed":
+                    self._take_turns(session, row)
                     for other in session.scalars(_deployed_like(row)).all():
                         replaced = f"plan {plan_id} was deployed in its place"
                         self._move(session, other, "verified", who, replaced, f"{token}-{other.id}")
@@ -111,6 +114,17 @@ class AuditStore:
             return row.record()
 
         return self._db.write(body)
+
+    @staticmethod
+    def _take_turns(session: Session, row: PlanRow) -> None:
+        """Wait until nobody else deploys a plan in the same place; SQLite has one writer at a time anyway.
+
+        Rows cannot be locked for that: where no plan is deployed yet there is none that both would lock.
+        """
+        if session.get_bind().dialect.name == "postgresql":
+            place = digest_of("deployed", *(getattr(row, name) for name in PLACE))
+            key = int(place[:16], 16) - 2**63  # 64 bits with a sign
+            session.execute(select(func.pg_advisory_xact_lock(key)))
 
     def _move(self, session: Session, row: PlanRow, state: str, who: str, note: str, token: str) -> None:
         values = audit_values("plan", str(row.id), who=who, what="state", note=note)
@@ -136,13 +150,12 @@ def audit_values(subject: str, key: str, *, who: str, what: str, note: str = "")
 
 
 def _deployed_like(row: PlanRow) -> Any:
-    same = ("architecture", "device_name", "runtime", "objective")
     return (
         select(PlanRow)
         .where(
             PlanRow.state == "deployed",
             PlanRow.id != row.id,
-            *(getattr(PlanRow, name) == getattr(row, name) for name in same),
+            *(getattr(PlanRow, name) == getattr(row, name) for name in PLACE),
         )
         .with_for_update()
     )
