@@ -147,6 +147,8 @@ def test_what_one_job_measured_serves_the_next_and_one_key_makes_one_job(workloa
     given = {"address": ray_cluster.address, "store": store_url, "budget": 6, **OPTIONS}
     first = autoprec.submit(workload, idempotency_key="nightly", **given)
     assert autoprec.submit(workload, idempotency_key="nightly", **given).id == first.id
+    with pytest.raises(UserError, match=f"job {first.id} was submitted with.*use a new key"):
+        autoprec.submit(workload, idempotency_key="nightly", seed=7, **given)
     assert first.wait(120) == "finished"
     second, anew = autoprec.submit(workload, **given), autoprec.submit(workload, fresh=True, **given)
     assert second.wait(120) == anew.wait(120) == "finished"
