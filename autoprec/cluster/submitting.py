@@ -168,7 +168,7 @@ def _files_of(workload: str, working_dir: str | Path | None) -> tuple[str, Path 
     place, _, name = workload.rpartition(":")
     if not place.endswith(".py"):
         return workload, None if working_dir is None else _directory(Path(working_dir))
-    file = Path(place).expanduser().resolve()
+    file = _expanded(Path(place))
     if not file.is_file():
         raise UserError(f"workload {workload!r}: there is no file {str(file)!r}")
     folder = file.parent if working_dir is None else _directory(Path(working_dir))
@@ -179,8 +179,15 @@ def _files_of(workload: str, working_dir: str | Path | None) -> tuple[str, Path 
     return f"{file.relative_to(folder)}:{name}", folder
 
 
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError as error:  # no such user
+        raise UserError(f"{str(path)!r} cannot be found: {error}") from error
+
+
 def _directory(folder: Path) -> Path:
-    found = folder.expanduser().resolve()
+    found = _expanded(folder)
     if not found.is_dir():
         raise SettingError(f"working_dir is {str(folder)!r}, which is no directory")
     return found

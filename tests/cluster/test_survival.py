@@ -149,9 +149,9 @@ def test_what_one_job_measured_serves_the_next_and_one_key_makes_one_job(workloa
     assert autoprec.submit(workload, idempotency_key="nightly", **given).id == first.id
     with pytest.raises(UserError, match=f"job {first.id} was submitted with.*use a new key"):
         autoprec.submit(workload, idempotency_key="nightly", seed=7, **given)
-    assert first.wait(120) == "finished"
+    assert first.wait(240) == "finished"
     second, anew = autoprec.submit(workload, **given), autoprec.submit(workload, fresh=True, **given)
-    assert second.wait(120) == anew.wait(120) == "finished"
+    assert second.wait(240) == anew.wait(240) == "finished"
     with Store.open(store_url) as store:
         assert all(run.cached for run in store.job_runs(second.id) if not run.fresh)
         assert not any(run.cached for run in store.job_runs(anew.id))
