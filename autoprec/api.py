@@ -177,6 +177,7 @@ def plans(
     architecture: str | None = None,
     device: str | None = None,
     runtime: str | None = None,
+    objective: Objective | None = None,
     state: PlanState | None = None,
     job: str | None = None,
     limit: int | None = 100,
@@ -189,6 +190,7 @@ def plans(
         architecture: Fingerprint of the model's structure.
         device: Name of the device that they were measured on.
         runtime: What executes them.
+        objective: What their job made small.
         state: Where they stand in their life cycle.
         job: Id of the job that found them.
         limit: Most plans; `None` for all.
@@ -203,6 +205,7 @@ def plans(
             architecture=architecture,
             device_name=device,
             runtime=runtime,
+            objective=objective,
             state=state,
             job_id=job,
             limit=limit,

@@ -26,7 +26,7 @@ def serve(
         typer.Option(help="Directory whose files jobs may name as workloads. Default: only installed ones."),
     ] = None,
 ) -> None:
-    """Serve the store over HTTP; the API describes itself at /api/v1/docs."""
+    """Serve the store over HTTP; the API describes itself at /api/v1/openapi.json."""
     from autoprec.serve_command import run_serve
 
     raise typer.Exit(run_serve(host, port, store, address, workloads, require_tokens=require_tokens))

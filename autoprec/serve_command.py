@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
+import signal
 import socket
 from pathlib import Path
 
@@ -49,13 +49,13 @@ class ClusterJobs:
         )
         return found.id
 
-    def stop(self, job_id: str) -> None:
+    def stop(self, job_id: str, *, who: str) -> None:
         """Stop a job.
 
         Raises:
             UserError: It cannot be stopped.
         """
-        SubmittedJob(job_id, store=self._store).stop()
+        SubmittedJob(job_id, store=self._store).stop(who=who)
 
     def _place(self, workload: str) -> str:
         """Return a workload by the path of its file, which must lie in the directory for them.
@@ -63,17 +63,24 @@ class ClusterJobs:
         Raises:
             SettingError: It does not, or none may be named.
         """
-        match = re.fullmatch(r"(?P<file>.+\.py):(?P<name>\w+)", workload)
-        if match is None:
+        file_name, _, name = workload.rpartition(":")
+        if not file_name.endswith(".py"):
             return workload
         if self._workloads is None:
             raise SettingError(
                 "workload names a file, and this server takes none; start it with --workloads DIRECTORY"
             )
-        file = (self._workloads / match["file"]).resolve()
-        if not file.is_relative_to(self._workloads) or not file.is_file():
+        file = (self._workloads / file_name).resolve()
+        if not file.is_relative_to(self._workloads) or not _is_file(file):
             raise SettingError(f"workload is {workload!r}; the server's workloads hold no such file")
-        return f"{file}:{match['name']}"
+        return f"{file}:{name}"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than a file's may be
+        return False
 
 
 def run_serve(
@@ -117,7 +124,9 @@ def run_serve(
             soft_wrap=True,
         )
         config = uvicorn.Config(app, log_level="warning", server_header=False, access_log=False)
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after an orderly end
+        # uvicorn ends in order and then raises the signal again, which SIGTERM would not survive.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
     return 0
 

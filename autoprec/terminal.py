@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 
 from rich.console import Console
@@ -23,7 +24,11 @@ def make_console() -> Console:
 
 def this_user() -> str:
     """Return who runs this process, for the audit trail."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        name = f"user {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
 
 
 def interval_text(value: float, low: float, high: float) -> str:

@@ -84,8 +84,10 @@ class PlanStore:
         state: PlanState | None = None,
         workload: str | None = None,
         architecture: str | None = None,
+        fingerprint: str | None = None,
         device_name: str | None = None,
         runtime: str | None = None,
+        objective: Objective | None = None,
         before: int | None = None,
         limit: int | None = 100,
     ) -> list[StoredPlan]:
@@ -97,8 +99,10 @@ class PlanStore:
             PlanRow.state: None if state is None else one_of("state", state, PlanState),
             PlanRow.workload: workload,
             PlanRow.architecture: architecture,
+            PlanRow.fingerprint: fingerprint,
             PlanRow.device_name: device_name,
             PlanRow.runtime: runtime,
+            PlanRow.objective: None if objective is None else one_of("objective", objective, Objective),
         }
         query = (
             select(PlanRow)

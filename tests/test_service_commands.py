@@ -17,6 +17,7 @@ from store_samples import make_context, make_job, make_plan
 import autoprec
 from autoprec.errors import SettingError
 from autoprec.plan import Plan
+from autoprec.serve_command import ClusterJobs
 from autoprec.store.store import Store
 
 
@@ -133,5 +134,23 @@ def test_the_store_is_served_to_who_has_a_token(store):
             assert "Token trainer is revoked" in run("tokens", "revoke", "trainer", "--store", store).stdout
             assert httpx.get(f"{url}/plans/1", headers=headers).status_code == 401
         finally:
-            server.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0 and server.stderr.read() == ""
+
+
+def test_a_server_takes_workloads_from_its_directory_only(tmp_path):
+    inside = tmp_path / "workloads"
+    inside.mkdir()
+    for file in (tmp_path / "outside.py", inside / "mine.py"):
+        file.write_text("")
+    (inside / "link.py").symlink_to(tmp_path / "outside.py")
+    jobs = ClusterJobs("http://127.0.0.1:1", "sqlite://", inside)
+    assert jobs._place("mine.py:Outer.Mine") == f"{inside / 'mine.py'}:Outer.Mine"
+    assert jobs._place("minilm") == "minilm"
+    outside = tmp_path / "outside.py"
+    for name in (f"{outside}:A", f"{outside}:A.B", "../outside.py:A", "../outside.py:A.B", "link.py:A",
+                 "x\n/../../outside.py:A", f"{'a' * 300}.py:A", "mine.py/../../outside.py:A"):  # fmt: skip
+        with pytest.raises(SettingError, match="hold no such file"):
+            jobs._place(name)
+    with pytest.raises(SettingError, match="takes none"):
+        ClusterJobs("http://127.0.0.1:1", "sqlite://", None)._place("mine.py:Outer.Mine")

@@ -102,8 +102,11 @@ class SubmittedJob:
         else:
             yield client.logs(submission)
 
-    def stop(self) -> None:
+    def stop(self, *, who: str | None = None) -> None:
         """Stop it; every finished run is kept, and it can be resumed.
+
+        Args:
+            who: Who asks, for the audit trail; by default the user on this host.
 
         Raises:
             UserError: It has ended already, or the cluster is gone.
@@ -122,7 +125,7 @@ class SubmittedJob:
         with Store.open(self._store) as store:
             if store.job(self.id).state not in ENDED:  # its processes were killed before they could say so
                 store.update_job(self.id, state="interrupted", message="stopped")
-            store.audit("job", self.id, who=this_user(), what="stopped", note="")
+            store.audit("job", self.id, who=who or this_user(), what="stopped", note="")
 
     def result(self) -> JobOutcome:
         """Wait until it has ended, and return what came of it.

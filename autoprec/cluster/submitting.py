@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 import uuid
@@ -91,6 +90,11 @@ def submit(
     with Store.open(store) as opened:
         kept = opened.create_job(job)
         if kept.id != job.id:
+            if kept.settings_key != job.settings_key:
+                raise SettingError(
+                    f"idempotency_key is {idempotency_key!r}, which job {kept.id} was submitted with, for "
+                    "another workload or other options; use a new key"
+                )
             return SubmittedJob(kept.id, store=store)
         opened.audit("job", job.id, who=job.owner or "", what="submitted", note=named)
         return _send(kept, cluster, client, opened, store, wait_for_start)
@@ -161,10 +165,10 @@ def _wait_for_start(job_id: str, submission: str, client: RayClient, store: Stor
 
 def _files_of(workload: str, working_dir: str | Path | None) -> tuple[str, Path | None]:
     """Return the workload as the cluster can load it, and the directory that travels."""
-    match = re.fullmatch(r"(?P<file>.+\.py):(?P<name>\w+)", workload)
-    if match is None:
+    place, _, name = workload.rpartition(":")
+    if not place.endswith(".py"):
         return workload, None if working_dir is None else _directory(Path(working_dir))
-    file = Path(match["file"]).expanduser().resolve()
+    file = _expanded(Path(place))
     if not file.is_file():
         raise UserError(f"workload {workload!r}: there is no file {str(file)!r}")
     folder = file.parent if working_dir is None else _directory(Path(working_dir))
@@ -172,11 +176,18 @@ def _files_of(workload: str, working_dir: str | Path | None) -> tuple[str, Path 
         raise SettingError(
             f"working_dir is {str(folder)!r}, which does not hold the workload's {str(file)!r}"
         )
-    return f"{file.relative_to(folder)}:{match['name']}", folder
+    return f"{file.relative_to(folder)}:{name}", folder
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except RuntimeError as error:  # no such user
+        raise UserError(f"{str(path)!r} cannot be found: {error}") from error
 
 
 def _directory(folder: Path) -> Path:
-    found = folder.expanduser().resolve()
+    found = _expanded(folder)
     if not found.is_dir():
         raise SettingError(f"working_dir is {str(folder)!r}, which is no directory")
     return found

@@ -55,7 +55,9 @@ class Access:
         ) -> str:
             if given is None:
                 if self.required:
-                    raise _unauthorized("no token; send one as 'Authorization: Bearer ap_...'")
+                    # Without an error code, as RFC 6750 asks where nothing was tried.
+                    detail = "no token; send one as 'Authorization: Bearer ap_...'"
+                    raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
                 return "somebody on the server's machine"
             token = self._store.token(given.credentials)
             if token is None:
@@ -64,7 +66,9 @@ class Access:
                 raise _unauthorized(f"the token {token.name!r} was revoked")
             if token.scope not in INCLUDED[scope]:
                 raise HTTPException(
-                    403, f"the token {token.name!r} has the scope {token.scope}, and this needs {scope}"
+                    403,
+                    f"the token {token.name!r} has the scope {token.scope}, and this needs {scope}",
+                    {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
                 )
             return f"token {token.name}"
 
@@ -107,7 +111,7 @@ def _foreign(headers: dict[str, str]) -> str:
     if not is_loopback(_name(host)):
         return f"the host {host[:100]!r} is not this machine's; requests for others need --require-tokens"
     origin = headers.get("origin")
-    if origin is not None and not is_loopback(_name(origin.partition("://")[2])):
+    if origin is not None and origin.partition("://")[2] != host:  # another port is another's server
         return f"a page of {origin[:100]!r} may not send requests here"
     return ""
 

@@ -25,6 +25,24 @@ def tagged(request: Request, body: bytes, headers: dict[str, str] | None = None)
     return Response(body, headers=sent, media_type="application/json")
 
 
+def only_known(request: Request) -> None:
+    """Refuse a parameter of the query that the route does not know.
+
+    A filter that is spelt wrongly would otherwise let everything through.
+
+    Raises:
+        HTTPException: There is one, or one is given twice.
+    """
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known:
+            takes = f"; use {', '.join(known)}" if known else ""
+            raise HTTPException(400, f"there is no parameter {name[:100]!r} here{takes}")
+    if len(set(given)) < len(given):
+        raise HTTPException(400, "a parameter is given twice")
+
+
 def json_of(kind: object, value: object) -> bytes:
     """Return a value as JSON, as a model or a list of models says."""
     return bytes(TypeAdapter(kind).dump_json(value))  # type: ignore[arg-type]
@@ -61,6 +79,11 @@ def from_cursor(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        raise HTTPException(400, f"cursor is {cursor[:100]!r}, which no page gave") from None
+        key = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
+            "ascii"
+        )
+    except (binascii.Error, ValueError):
+        key = ""
+    if not key.isprintable() or not key:
+        raise HTTPException(400, f"cursor is {cursor[:100]!r}, which no page gave")
+    return key

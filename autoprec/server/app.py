@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from pydantic import BaseModel
 
 from autoprec import __version__
 from autoprec.server.access import Access, Guard
+from autoprec.server.answers import only_known
 from autoprec.server.job_routes import Jobs, job_routes
 from autoprec.server.plan_routes import plan_routes
 from autoprec.server.problems import Problem, described, handle_problems
@@ -34,8 +35,10 @@ def create_app(store: Store, *, require_tokens: bool, jobs: Jobs | None = None) 
         version=__version__,
         description="Precision plans, what was measured for them, and tuning jobs.",
         openapi_url="/api/v1/openapi.json",
-        docs_url="/api/v1/docs",
+        docs_url=None,  # its page loads scripts of others from the internet
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        dependencies=[Depends(only_known)],
     )
     access = Access(store, required=require_tokens)
     app.add_middleware(Guard, local_only=not require_tokens)
@@ -49,12 +52,12 @@ def create_app(store: Store, *, require_tokens: bool, jobs: Jobs | None = None) 
         store.jobs(limit=1)
         return Health(status="ok", version=__version__)
 
-    _describe(app)
+    _describe(app, secured=require_tokens)
     return app
 
 
-def _describe(app: FastAPI) -> None:
-    """Put the model of errors into the OpenAPI description, in place of FastAPI's own."""
+def _describe(app: FastAPI, *, secured: bool) -> None:
+    """Put the model of errors into the OpenAPI description, and tokens only where they are required."""
     made = app.openapi
 
     def openapi() -> dict[str, object]:
@@ -64,6 +67,9 @@ def _describe(app: FastAPI) -> None:
             schemas["Problem"] = Problem.model_json_schema()
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
+            for operation in (each for path in description["paths"].values() for each in path.values()):
+                if not secured:
+                    operation.pop("security", None)
         assert app.openapi_schema is not None
         return app.openapi_schema
 

@@ -11,7 +11,7 @@ from autoprec.cluster.handle import state_of
 from autoprec.errors import MissingError
 from autoprec.server.access import Access
 from autoprec.server.answers import MOST, from_cursor, json_of, page, tagged
-from autoprec.server.problems import described
+from autoprec.server.problems import LIST, ONE, described
 from autoprec.server.schemas import NO_NUL, JobRequest, JobSummary, job_summary
 from autoprec.store.records import JobState, Run
 from autoprec.store.store import Store
@@ -30,7 +30,7 @@ class Jobs(Protocol):
         """
         ...
 
-    def stop(self, job_id: str) -> None:
+    def stop(self, job_id: str, *, who: str) -> None:
         """Stop a job.
 
         Raises:
@@ -49,7 +49,7 @@ def job_routes(store: Store, access: Access, jobs: Jobs | None) -> APIRouter:
             raise HTTPException(503, "this server hands no jobs to a cluster; start it with --address")
         return jobs
 
-    @router.get("", response_model=list[JobSummary], dependencies=reader, responses=described(422),
+    @router.get("", response_model=list[JobSummary], dependencies=reader, responses=LIST,
                 summary="Jobs, the newest first")  # fmt: skip
     def listed(
         request: Request,
@@ -69,13 +69,13 @@ def job_routes(store: Store, access: Access, jobs: Jobs | None) -> APIRouter:
             request, JobSummary, [job_summary(job, state_of(store, job)) for job in found], limit, last
         )
 
-    @router.get("/{job}", response_model=JobSummary, dependencies=reader, responses=described(404, 422),
+    @router.get("/{job}", response_model=JobSummary, dependencies=reader, responses=ONE,
                 summary="One job")  # fmt: skip
     def one(request: Request, job: JobId) -> Response:
         found = store.job(job)
         return tagged(request, json_of(JobSummary, job_summary(found, state_of(store, found))))
 
-    @router.get("/{job}/runs", response_model=list[Run], dependencies=reader, responses=described(404, 422),
+    @router.get("/{job}/runs", response_model=list[Run], dependencies=reader, responses=ONE,
                 summary="What the job measured, in order")  # fmt: skip
     def runs(
         request: Request,
@@ -111,7 +111,7 @@ def job_routes(store: Store, access: Access, jobs: Jobs | None) -> APIRouter:
         to: Jobs = Depends(cluster),
     ) -> JobSummary:
         store.job(job)
-        to.stop(job)
+        to.stop(job, who=who)
         found = store.job(job)
         return job_summary(found, state_of(store, found))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from autoprec.plan import Plan, UnitPlan
 from autoprec.server.access import Access
 from autoprec.server.answers import MOST, from_cursor, json_of, page, tagged
-from autoprec.server.problems import described
+from autoprec.server.problems import LIST, ONE, described
 from autoprec.server.schemas import NO_NUL, PlanSummary, summary
 from autoprec.store.plans import Objective
 from autoprec.store.records import AuditEvent, PlanState
@@ -32,9 +32,9 @@ class StateChange(BaseModel):
     """
 
     state: PlanState
-    note: Annotated[str, Query(max_length=2000)] = ""
+    note: Annotated[str, Field(max_length=2000)] = ""
 
-    model_config = {"extra": "forbid"}
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class UnitDifference(BaseModel):
@@ -60,14 +60,16 @@ def plan_routes(store: Store, access: Access) -> APIRouter:
     router = APIRouter(prefix="/plans", tags=["plans"])
     reader = [Depends(access.need("read"))]
 
-    @router.get("", response_model=list[PlanSummary], dependencies=reader, responses=described(422),
+    @router.get("", response_model=list[PlanSummary], dependencies=reader, responses=LIST,
                 summary="Plans, the newest first")  # fmt: skip
     def plans(
         request: Request,
         workload: Text = None,
         architecture: Text = None,
+        fingerprint: Text = None,
         device: Text = None,
         runtime: Text = None,
+        objective: Objective | None = None,
         job: Text = None,
         state: PlanState | None = None,
         role: Literal["best", "front", "lossless"] | None = None,
@@ -77,8 +79,10 @@ def plan_routes(store: Store, access: Access) -> APIRouter:
         found = store.plans(
             workload=workload,
             architecture=architecture,
+            fingerprint=fingerprint,
             device_name=device,
             runtime=runtime,
+            objective=objective,
             job_id=job,
             state=state,
             role=role,
@@ -88,7 +92,7 @@ def plan_routes(store: Store, access: Access) -> APIRouter:
         last = str(found[-1].id) if found else None
         return page(request, PlanSummary, [summary(plan) for plan in found], limit, last)
 
-    @router.get("/best", response_model=PlanSummary, dependencies=reader, responses=described(404, 422),
+    @router.get("/best", response_model=PlanSummary, dependencies=reader, responses=ONE,
                 summary="The best plan that meets everything given, and is not retired")  # fmt: skip
     def best(
         request: Request,
@@ -124,7 +128,7 @@ def plan_routes(store: Store, access: Access) -> APIRouter:
         return tagged(request, json_of(PlanSummary, summary(found)), location)
 
     @router.get("/diff", response_model=list[UnitDifference], dependencies=reader,
-                responses=described(404, 422), summary="Units that two plans run differently")  # fmt: skip
+                responses=ONE, summary="Units that two plans run differently")  # fmt: skip
     def diff(
         request: Request,
         a: Annotated[int, Query(ge=1, lt=2**63)],
@@ -145,19 +149,19 @@ def plan_routes(store: Store, access: Access) -> APIRouter:
         ]
         return tagged(request, json_of(list[UnitDifference], differing))
 
-    @router.get("/{plan}", response_model=PlanSummary, dependencies=reader, responses=described(404, 422),
+    @router.get("/{plan}", response_model=PlanSummary, dependencies=reader, responses=ONE,
                 summary="One plan, without its units")  # fmt: skip
     def one(request: Request, plan: PlanId) -> Response:
         return tagged(request, json_of(PlanSummary, summary(store.plan(plan))))
 
     @router.get("/{plan}/plan.json", response_model=dict[str, Any], dependencies=reader,
-                responses=described(404, 422),
+                responses=ONE,
                 summary="The plan as trainers load it, byte for byte as it was stored")  # fmt: skip
     def plan_json(request: Request, plan: PlanId) -> Response:
         return tagged(request, store.plan(plan).plan.encode())
 
     @router.get("/{plan}/events", response_model=list[AuditEvent], dependencies=reader,
-                responses=described(404, 422), summary="How the plan came to its state")  # fmt: skip
+                responses=ONE, summary="How the plan came to its state")  # fmt: skip
     def events(request: Request, plan: PlanId) -> Response:
         return tagged(request, json_of(list[AuditEvent], store.plan_events(plan)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -12,9 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from autoprec.cluster.client import ClusterError
-from autoprec.errors import MissingError, StoreError, UserError, one_line
+from autoprec.errors import MissingError, StoreError, UserError
 
 MEDIA_TYPE = "application/problem+json"
+_LOG = logging.getLogger("uvicorn.error")
 
 
 class Problem(BaseModel):
@@ -43,9 +46,16 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what the OpenAPI description says of the errors of a route; those of every route are added."""
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
     return {
-        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: schema}}
+        status: {"description": HTTPStatus(status).phrase}
+        | ({} if status == HTTPStatus.NOT_MODIFIED else {"content": {MEDIA_TYPE: schema}})
         for status in (400, 401, 403, *statuses, 503)
     }
+
+
+LIST = described(304, 422)
+"""What lists may answer besides."""
+ONE = described(304, 404, 422)
+"""What may be answered where one thing is asked for."""
 
 
 def handle_problems(app: FastAPI) -> None:
@@ -53,7 +63,10 @@ def handle_problems(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the first route of a path knows its own only
+            headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        return problem(error.status_code, str(error.detail), headers)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -61,13 +74,19 @@ def handle_problems(app: FastAPI) -> None:
         where = " ".join(str(part) for part in first["loc"])
         return problem(422, f"{where}: {first['msg']}")
 
+    # What the store says names where it lies, and what raises unexpectedly could name anything: that is for
+    # those who run the server.
     @app.exception_handler(MissingError)
     async def _missing(request: Request, error: MissingError) -> JSONResponse:
-        return problem(404, str(error))
+        return problem(404, "the store has no plan or job of this number or name")
 
     @app.exception_handler(StoreError)
+    async def _store(request: Request, error: StoreError) -> JSONResponse:
+        _LOG.error("%s", error)
+        return problem(503, "the store cannot be used now; the server's log says why")
+
     @app.exception_handler(ClusterError)
-    async def _elsewhere(request: Request, error: UserError) -> JSONResponse:
+    async def _cluster(request: Request, error: ClusterError) -> JSONResponse:
         return problem(503, str(error))
 
     @app.exception_handler(UserError)
@@ -76,4 +95,14 @@ def handle_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _any(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, one_line(error))
+        return problem(500, "the server failed; its log says how")
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """Return the methods that the path of a request takes, by the description."""
+    return {
+        method.upper()
+        for path, operations in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path)
+        for method in operations
+    }

@@ -74,7 +74,7 @@ class JobRequest(BaseModel):
     threads: Annotated[int | None, Field(ge=1, le=10_000)] = None
     run_seconds: Annotated[float, Field(gt=0, lt=1e6)] = 600.0
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def summary(plan: StoredPlan) -> PlanSummary:

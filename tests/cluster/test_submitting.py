@@ -78,6 +78,8 @@ def test_something_else_that_listens_is_told_apart(workload, tmp_path, somebody_
 
 
 def test_files_that_are_not_there_or_too_many_are_named(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="cannot be found"):
+        autoprec.submit("~no-such-user/mine.py:Mine", address=NOBODY)
     with pytest.raises(UserError, match="there is no file"):
         autoprec.submit(f"{tmp_path}/absent.py:Mine", address=NOBODY)
     source, target = tmp_path / "source", tmp_path / "target"

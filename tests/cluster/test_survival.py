@@ -35,18 +35,24 @@ class Slow:
         time.sleep(self.seconds)
         return 1.0
 
-class Deadly(Slow):
-    """A last layer of half the width kills the process, a first one lets it hang."""
+class Crashing(Slow):
+    """Lower precision kills the process."""
 
     seconds = 0.0
 
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
     def quality(self, model):
-        formats = [getattr(layer, "format_name", "fp32") for layer in model]
-        if formats[-1] != "fp32":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if formats[0] != "fp32":
-            time.sleep(1000)
+        if any(getattr(layer, "format_name", "fp32") != "fp32" for layer in model):
+            self.fail()
         return 1.0
+
+class Hanging(Crashing):
+    """Lower precision never ends."""
+
+    def fail(self):
+        time.sleep(1000)
 '''
 OPTIONS = {
     "objective": "memory", "formats": "fp32,bf16,fp16_weight", "max_quality_drop": 0.1, "searcher": "random",
@@ -147,9 +153,11 @@ def test_what_one_job_measured_serves_the_next_and_one_key_makes_one_job(workloa
     given = {"address": ray_cluster.address, "store": store_url, "budget": 6, **OPTIONS}
     first = autoprec.submit(workload, idempotency_key="nightly", **given)
     assert autoprec.submit(workload, idempotency_key="nightly", **given).id == first.id
-    assert first.wait(120) == "finished"
+    with pytest.raises(UserError, match=f"job {first.id} was submitted with.*use a new key"):
+        autoprec.submit(workload, idempotency_key="nightly", seed=7, **given)
+    assert first.wait(240) == "finished"
     second, anew = autoprec.submit(workload, **given), autoprec.submit(workload, fresh=True, **given)
-    assert second.wait(120) == anew.wait(120) == "finished"
+    assert second.wait(240) == anew.wait(240) == "finished"
     with Store.open(store_url) as store:
         assert all(run.cached for run in store.job_runs(second.id) if not run.fresh)
         assert not any(run.cached for run in store.job_runs(anew.id))
@@ -171,14 +179,20 @@ def test_two_jobs_at_once_measure_no_plan_twice(workload, store_url, ray_cluster
     assert len(own) == len(set(own)) == 10
 
 
-def test_candidates_that_crash_or_hang_take_nothing_else_down(workload, store_url, ray_cluster):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("Crashing", "the process died 2 times while this plan ran"),
+        ("Hanging", "it did not end within 8 s and was stopped"),
+    ],
+)
+def test_candidates_that_crash_or_hang_take_nothing_else_down(workload, store_url, ray_cluster, kind, reason):
     job = autoprec.submit(
-        workload.replace("Slow", "Deadly"), address=ray_cluster.address, store=store_url, budget=6,
+        workload.replace("Slow", kind), address=ray_cluster.address, store=store_url, budget=3,
         run_seconds=8, **(OPTIONS | {"formats": "fp32,bf16"}),
     )  # fmt: skip
     assert job.wait(300) == "finished"
     with Store.open(store_url) as store:
-        reasons = {run.reason or "" for run in store.job_runs(job.id) if run.status == "failed"}
-    assert "it did not end within 8 s and was stopped" in reasons
-    assert any("the process died 2 times while this plan ran" in reason for reason in reasons)
+        failed = [run for run in store.job_runs(job.id) if run.status == "failed"]
+    assert failed and {run.reason for run in failed} == {reason}
     assert job.result().lossless is not None

@@ -34,7 +34,8 @@ class Recorded:
         )  # fmt: skip
         return self.store.create_job(given).id
 
-    def stop(self, job_id):
+    def stop(self, job_id, *, who):
+        self.store.audit("job", job_id, who=who, what="stopped")
         self.store.update_job(job_id, state="interrupted")
 
 
@@ -100,9 +101,21 @@ def test_lists_come_in_pages(serve):
     runs = client.get("/jobs/j1/runs", params={"limit": 2})
     more = client.get(runs.links["next"]["url"].removeprefix("/api/v1"))
     assert [run["plan_key"] for run in (*runs.json(), *more.json())] == ["p1", "p2", "p3"]
-    for cursor in ("%%%", "bm90IGEgbnVtYmVy", "4pyT"):
+    for cursor in ("%%%", "bm90IGEgbnVtYmVy", "4pyT", "", "AA"):
         assert client.get("/plans", params={"cursor": cursor}).status_code == 400
-    assert client.get("/jobs", params={"cursor": "bm9ib2R5"}).status_code == 400
+    for cursor in ("bm9ib2R5", "AA", ""):  # nobody, NUL, nothing
+        assert client.get("/jobs", params={"cursor": cursor}).status_code == 400
+    assert len(client.get("/plans", params={"objective": "latency", "fingerprint": "f1"}).json()) == 3
+    assert client.get("/plans", params={"objective": "memory"}).json() == []
+
+
+def test_a_filter_that_is_spelt_wrongly_is_refused_and_does_not_give_everything(serve):
+    client = serve()
+    for query in ("max_memory=1", "workload=minilm&objectiv=memory", "workload=a&workload=b"):
+        answer = client.get(f"/plans/best?{query}")
+        assert answer.status_code == 400 and "parameter" in answer.json()["detail"]
+    assert client.post("/plans/1/state?note=x", json={"state": "retired"}).status_code == 400
+    assert client.get("/health?x=1").status_code == 400
 
 
 def test_a_plan_moves_along_its_life_cycle_and_one_is_deployed(serve, store):
@@ -133,10 +146,13 @@ def test_tokens_are_asked_for_and_say_what_they_allow(serve, store):
     assert client.get("/health").status_code == 200
     for scope in (None, "ap_wrong", "x"):
         answer = asked("GET", "/plans", scope)
-        assert answer.status_code == 401 and "Bearer" in answer.headers["www-authenticate"]
+        told = "Bearer" if scope is None else 'Bearer error="invalid_token"'
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, told)
     assert all(asked("GET", "/plans", scope).status_code == 200 for scope in secrets)
     job = {"json": {"workload": "minilm"}}
-    assert asked("POST", "/jobs", "read", **job).status_code == 403
+    lacking = asked("POST", "/jobs", "read", **job)
+    assert lacking.status_code == 403
+    assert lacking.headers["www-authenticate"] == 'Bearer error="insufficient_scope", scope="submit"'
     assert asked("POST", "/jobs", "submit", **job).json()["owner"] == "token submit"
     assert asked("POST", "/plans/1/state", "submit", json={"state": "verified"}).status_code == 403
     assert asked("POST", "/plans/1/state", "admin", json={"state": "verified"}).status_code == 200
@@ -156,16 +172,19 @@ def test_without_tokens_only_this_machine_is_answered_and_no_page_of_another_sit
     assert client.get("/plans", headers={"Host": "rebound.example"}).status_code == 403
     job = {"workload": "minilm"}
     assert client.post("/jobs", json=job, headers={"Origin": "https://evil.example"}).status_code == 403
-    assert client.post("/jobs", json=job, headers={"Origin": f"http://localhost:{port}"}).status_code == 201
+    for other in ("null", "http://127.0.0.1:1", f"http://localhost:{port}"):
+        assert client.post("/jobs/j1/stop", headers={"Origin": other}).status_code == 403
+    assert client.post("/jobs", json=job, headers={"Origin": f"http://127.0.0.1:{port}"}).status_code == 201
 
 
-def test_jobs_are_submitted_once_a_key_and_stopped(serve):
+def test_jobs_are_submitted_once_a_key_and_stopped(serve, store):
     client = serve()
     headers = {"Idempotency-Key": "k"}
     first, again = (client.post("/jobs", json={"workload": "minilm"}, headers=headers) for _ in range(2))
     assert first.status_code == 201 and first.json()["id"] == again.json()["id"]
     assert first.headers["location"] == f"/api/v1/jobs/{first.json()['id']}"
     assert client.post(f"/jobs/{first.json()['id']}/stop").json()["state"] == "interrupted"
+    assert store.audit_events(subject="job")[0].who == "somebody on the server's machine"
     unknown = client.post("/jobs", json={"workload": "no.such:Workload"})
     assert unknown.status_code == 422 and "there is none" in unknown.json()["detail"]
     for wrong in ({}, {"workload": "x", "surprise": 1}, {"workload": "x", "seed": -1}, {"workload": "a\0"}):
@@ -196,8 +215,20 @@ def test_what_two_plans_run_differently(serve, store):
     assert (unit["a_kernels"], unit["b_kernels"]) == (["fbgemm"], ["onednn"])
 
 
-def test_a_store_that_is_gone_is_said(serve, store):
+def test_what_goes_wrong_does_not_say_where_the_store_lies(serve, store, capsys):
     client = serve()
+    missing = [
+        client.get(path) for path in ("/plans/99", "/jobs/j9", "/plans/99/events", "/plans/diff?a=1&b=99")
+    ]
     store.close()
-    answer = client.get("/plans")
-    assert answer.status_code == 503 and "is closed" in answer.json()["detail"]
+    gone = [client.get(path) for path in ("/plans", "/health")]
+    assert [answer.status_code for answer in (*missing, *gone)] == [404] * 4 + [503] * 2
+    assert not any(store.location in answer.text for answer in (*missing, *gone))
+    assert "is closed" in capsys.readouterr().err
+
+
+def test_a_method_that_a_path_does_not_take_is_refused_with_those_that_it_does(serve):
+    client = serve()
+    for path, takes in (("/jobs", "GET, POST"), ("/plans", "GET"), ("/plans/1/state", "POST")):
+        answer = client.delete(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, takes)

@@ -1,7 +1,7 @@
 """A process that measures plans which others want too, each only where it gets the claim.
 
-Arguments: the store's URL, the job's id, and the number of plans. Begins when a line tells it to, and says
-the plans that it measured itself.
+Arguments: the store's URL, the job's id, and the number of plans. Begins when it is told to by a line, and
+says the plans that it measured itself.
 """
 
 import sys
