@@ -85,6 +85,11 @@ def measure(url: str, runs: int, plans: int, writers: int) -> dict[str, Any]:
         def record() -> None:
             store.finish_run("j5", context, make_run(f"new-{next(serial)}"))
 
+        def begin_and_record() -> None:
+            run = make_run(f"both-{next(serial)}")
+            store.begin_run("j5", context, run.plan_key, fresh=False)
+            store.finish_run("j5", context, run)
+
         figures: dict[str, Any] = {
             "runs": runs,
             "plans": plans,
@@ -97,6 +102,7 @@ def measure(url: str, runs: int, plans: int, writers: int) -> dict[str, Any]:
             "find_run": timed(lambda: store.find_run(context, "p4007")),
             "begin_a_run": timed(begin),
             "record_a_run": timed(record),
+            "begin_and_record_a_run": timed(begin_and_record),
             "indexes": explained(engine, context),
         }
         for name, value in figures.items():
