@@ -168,7 +168,7 @@ def best_plan(
             # A front reaches down to plans of any quality: without a limit they are not what is wanted.
             role="best" if max_quality_drop is None else None,
         )
-    return None if found is None else Plan.from_json(found.plan, source=f"plan {found.id} of the store")
+    return None if found is None else found.read()
 
 
 def plans(

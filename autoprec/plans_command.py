@@ -8,7 +8,6 @@ from typing import Any
 from rich.table import Table
 
 from autoprec.errors import SettingError
-from autoprec.plan import Plan
 from autoprec.store.records import PlanState, StoredPlan
 from autoprec.store.store import Store
 from autoprec.terminal import interval_text, make_console, this_user
@@ -46,7 +45,7 @@ def run_show(number: int, store: str | None) -> int:
     console = make_console()
     with Store.open(store) as opened:
         stored, events = opened.plan(number), opened.plan_events(number)
-    plan = _plan_of(stored)
+    plan = stored.read()
     evidence = plan.evidence
     assert evidence is not None, "only plans with evidence are stored"
     speedup, over = evidence.speedup, evidence.speedup_over_lossless
@@ -89,7 +88,7 @@ def run_show(number: int, store: str | None) -> int:
 def run_export(number: int, out: Path, store: str | None) -> int:
     """Write a plan to a file; return the exit code."""
     with Store.open(store) as opened:
-        plan = _plan_of(opened.plan(number))
+        plan = opened.plan(number).read()
     make_console().print(f"Wrote {plan.save(out)}", soft_wrap=True)
     return 0
 
@@ -98,7 +97,7 @@ def run_diff(first: int, second: int, store: str | None) -> int:
     """Print what two plans run differently; return the exit code: 1 where they differ, as `diff` does."""
     console = make_console()
     with Store.open(store) as opened:
-        one, other = (_plan_of(opened.plan(number)) for number in (first, second))
+        one, other = (opened.plan(number).read() for number in (first, second))
     ours, theirs = ({unit.name: unit for unit in plan.units} for plan in (one, other))
     table = Table("unit", f"plan {first}", f"plan {second}")
     for name in dict.fromkeys([*ours, *theirs]):
@@ -134,10 +133,6 @@ def run_retire(number: int, note: str, store: str | None) -> int:
 
 def _told(plan: StoredPlan) -> None:
     make_console().print(f"Plan {plan.id} is {plan.state}")
-
-
-def _plan_of(stored: StoredPlan) -> Plan:
-    return Plan.from_json(stored.plan, source=f"plan {stored.id} of the store")
 
 
 def _unit_text(unit: Any) -> str:

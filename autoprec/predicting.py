@@ -53,7 +53,7 @@ class Known:
 
 def known_of(store: Store, stored: StoredPlan) -> Known | None:
     """Return what the store holds for the context of a plan, or `None` where its profile is gone."""
-    template = Plan.from_json(stored.plan, source=f"plan {stored.id} of the store")
+    template = stored.read()
     names = [unit.name for unit in template.units]
     assert template.evidence is not None, "the store takes no plan without"
     for payload in store.profiles(stored.context_key):

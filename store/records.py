@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autoprec.device_profile import DeviceProfile
-from autoprec.plan import Device
+from autoprec.plan import Device, Plan
 
 JobState = Literal["queued", "running", "interrupted", "failed", "finished"]
 PlanState = Literal["candidate", "verified", "deployed", "retired"]
@@ -186,6 +186,14 @@ class StoredPlan(_Record):
     runtime: str
     objective: str
     metric: str
+
+    def read(self) -> Plan:
+        """Return the plan itself.
+
+        Raises:
+            PlanError: A version that this one does not read wrote it.
+        """
+        return Plan.from_json(self.plan, source=f"plan {self.id} of the store")
 
 
 class AuditEvent(_Record):

@@ -143,7 +143,7 @@ class SubmittedJob:
                 )
             kept: dict[str, list[Plan]] = {"best": [], "lossless": [], "front": []}
             for found in store.plans(job_id=self.id, limit=None):
-                kept[found.role].append(Plan.from_json(found.plan, source=f"plan {found.id} of the store"))
+                kept[found.role].append(found.read())
         best, lossless = kept["best"], kept["lossless"]
         return JobOutcome(
             job, best[0] if best else None, lossless[0] if lossless else None, tuple(kept["front"])

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,7 @@ class StationPool:
                 if not _is_alive(slot.node):
                     self._give_up(slot, f"{slot.place} is gone")
                     return
-                order = StationOrder(**{**vars(self._order), "threads": slot.threads})
+                order = replace(self._order, threads=slot.threads)
                 slot.actor = self._launch(order, slot)
                 try:
                     self._call(slot, "pid", None)  # however long another job has the device

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from autoprec.plan import Plan, UnitPlan
+from autoprec.plan import UnitPlan
 from autoprec.server.access import Access
 from autoprec.server.answers import MOST, from_cursor, json_of, page, tagged
 from autoprec.server.problems import LIST, ONE, described
@@ -186,7 +186,7 @@ def _number(cursor: str | None) -> int | None:
 
 
 def _units(store: Store, number: int) -> dict[str, UnitPlan]:
-    plan = Plan.from_json(store.plan(number).plan, source=f"plan {number} of the store")
+    plan = store.plan(number).read()
     return {unit.name: unit for unit in plan.units}
 
 
